@@ -1,0 +1,84 @@
+"""Rotary position embeddings for PyTorch: right, fast and explainable.
+
+``import ropewalk`` loads only the description of rotations (numpy); the other public names load
+torch or transformers when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from ropewalk._version import __version__
+from ropewalk.errors import CheckpointError, ConfigError, DataError, RopewalkError, ShapeError
+from ropewalk.spec import NTK, Linear, RopeSpec
+
+if TYPE_CHECKING:
+    from ropewalk.attention import softmax_attention
+    from ropewalk.rotary import (
+        RotaryEmbedding,
+        RotaryTable,
+        convert_layout,
+        positions_for_shard,
+        positions_from_attention_mask,
+        positions_from_cu_seqlens,
+        rotate,
+    )
+
+# Floor of every name that is loaded on first use, with the extra that the floor needs.
+_LAZY = {
+    "softmax_attention": ("attention", None),
+    "RotaryEmbedding": ("rotary", None),
+    "RotaryTable": ("rotary", None),
+    "convert_layout": ("rotary", None),
+    "positions_for_shard": ("rotary", None),
+    "positions_from_attention_mask": ("rotary", None),
+    "positions_from_cu_seqlens": ("rotary", None),
+    "rotate": ("rotary", None),
+    "RoFormerConfig": ("models", "hf"),
+    "RoFormerForMaskedLM": ("models", "hf"),
+    "RoFormerForSequenceClassification": ("models", "hf"),
+    "RoFormerModel": ("models", "hf"),
+}
+
+__all__ = [
+    "NTK",
+    "CheckpointError",
+    "ConfigError",
+    "DataError",
+    "Linear",
+    "RopeSpec",
+    "RopewalkError",
+    "RotaryEmbedding",
+    "RotaryTable",
+    "ShapeError",
+    "__version__",
+    "convert_layout",
+    "positions_for_shard",
+    "positions_from_attention_mask",
+    "positions_from_cu_seqlens",
+    "rotate",
+    "softmax_attention",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its floor on first use (PEP 562)."""
+    if name not in _LAZY:
+        raise AttributeError(f"module 'ropewalk' has no attribute {name!r}")
+    floor, extra = _LAZY[name]
+    try:
+        value = getattr(importlib.import_module(f"ropewalk.{floor}"), name)
+    except ModuleNotFoundError as error:
+        if extra is None or (error.name or "").partition(".")[0] == "ropewalk":
+            raise
+        raise ImportError(
+            f"ropewalk.{name} needs {error.name}: pip install 'ropewalk[{extra}]'"
+        ) from error
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return sorted(__all__)

@@ -1,0 +1,245 @@
+"""The rotation itself, in plain torch: the definition that every kernel is tested against.
+
+A pair of coordinates (a, b) at position p turns by an angle alpha:
+
+    a' = a cos(alpha) - b sin(alpha)
+    b' = b cos(alpha) + a sin(alpha)
+
+Which coordinates form a pair is the layout. Everything else in this file is shapes and dtypes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ropewalk.errors import ConfigError, ShapeError
+from ropewalk.spec.checks import choice, integer
+from ropewalk.spec.rope_spec import LAYOUTS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ropewalk.spec import PairLayout
+
+
+def rotate(
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    *,
+    layout: PairLayout,
+    output_layout: PairLayout | None = None,
+    rotary_offset: int = 0,
+    seq_dim: int = -2,
+    inverse: bool = False,
+    out: Tensor | None = None,
+) -> Tensor:
+    r"""Rotate the coordinate pairs of ``x`` by the angles whose cosines and sines are given.
+
+    .. math:: (x_a, x_b) \mapsto (x_a \cos - x_b \sin, \; x_b \cos + x_a \sin)
+
+    Arithmetic is in float32 or better, whatever the dtype of ``x``; the result is rounded once.
+
+    Args:
+        x: Vectors, ``(..., seq, head_dim)``, usually ``(batch, heads, seq, head_dim)``; floating.
+        cos: Cosines, half width: ``(seq, r/2)``, ``(batch, seq, r/2)``, or ``(r/2,)`` for one
+            position shared by all vectors. float32 or float64.
+        sin: Sines, like ``cos``.
+        layout: Which coordinates form a pair, "interleaved" or "half".
+        output_layout: Where the rotated pair is written; None means ``layout``.
+        rotary_offset: First coordinate of the rotated slice of width r; the others pass unchanged.
+        seq_dim: Dimension of ``x`` that ``seq`` of the table runs along, not the last; -3 for
+            ``(batch, seq, heads, head_dim)`` and packed ``(tokens, heads, head_dim)``.
+        inverse: Undo the call that has the same other arguments: turn back by the same angles,
+            reading ``output_layout`` and writing ``layout``. Where cos and sin carry an amplitude
+            A, the result is A squared times the input of that call.
+        out: Write here, and return it; may be ``x`` itself. Not while gradients are recorded.
+
+    Returns:
+        The rotated vectors: shape, dtype and memory order of ``x``.
+
+    Raises:
+        ShapeError: Shapes or dtypes do not fit together.
+        ConfigError: ``layout`` is unknown, or ``out`` is given while gradients are recorded.
+
+    References:
+        Su et al., 2021, arXiv:2104.09864, equation 34.
+
+    Example:
+        >>> x = torch.tensor([1.0, 0.0])
+        >>> rotate(x, torch.tensor([0.0]), torch.tensor([1.0]), layout="half")
+        tensor([0., 1.])
+    """
+    choice("layout", layout, LAYOUTS)
+    if output_layout is None:
+        output_layout = layout
+    choice("output_layout", output_layout, LAYOUTS)
+    start = integer("rotary_offset", rotary_offset, at_least=0)
+    if inverse:
+        turn = Turn(start, cos, -sin, source=output_layout, target=layout)
+    else:
+        turn = Turn(start, cos, sin, source=layout, target=output_layout)
+    return apply_turns(x, [turn], seq_dim=seq_dim, out=out)
+
+
+class Turn(NamedTuple):
+    """The rotation of one slice of a head."""
+
+    start: int
+    """First coordinate of the slice."""
+    cos: Tensor
+    """``(r/2,)``, ``(seq, r/2)`` or ``(batch, seq, r/2)``; the slice is r wide."""
+    sin: Tensor
+    """Like ``cos``."""
+    source: PairLayout
+    """Layout that is read."""
+    target: PairLayout
+    """Layout that is written."""
+
+
+def apply_turns(
+    x: Tensor, turns: Sequence[Turn], *, seq_dim: int = -2, out: Tensor | None = None
+) -> Tensor:
+    """Return ``x`` with disjoint slices of its last dimension rotated, the rest bit for bit.
+
+    Args:
+        x: Vectors ``(..., head_dim)``.
+        turns: One rotation per slice.
+        seq_dim: Dimension of ``x`` along which positions run.
+        out: Write here instead of to new memory.
+
+    Returns:
+        The rotated vectors, in the memory order of ``x``.
+
+    Raises:
+        ShapeError: Shapes or dtypes do not fit together.
+        ConfigError: ``out`` is given while gradients are recorded.
+    """
+    _check_vectors(x)
+    _check_out(x, turns, out)
+    # Working in memory order keeps the strides of, say, a (B, S, H, D) view without a copy.
+    order = _memory_order(x)
+    pieces: list[Tensor] = []
+    position = 0
+    for turn in sorted(turns, key=lambda turn: turn.start):
+        stop = turn.start + 2 * turn.cos.shape[-1]
+        _check_table(turn, x)
+        cos, sin = _broadcast_table(turn, x, seq_dim, order)
+        if turn.start > position:
+            pieces.append(x[..., position : turn.start].permute(order))
+        pieces.append(_turn_slice(x[..., turn.start : stop].permute(order), cos, sin, turn))
+        position = stop
+    if position < x.shape[-1]:
+        pieces.append(x[..., position:].permute(order))
+    joined = pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)
+    result = joined.permute(sorted(range(x.ndim), key=order.__getitem__))
+    return result if out is None else out.copy_(result)
+
+
+def arithmetic_dtype(*dtypes: torch.dtype) -> torch.dtype:
+    """Return the dtype to rotate in: float64 where any of ``dtypes`` is, else float32.
+
+    Args:
+        *dtypes: Floating dtypes of vectors and tables.
+    """
+    return torch.float64 if torch.float64 in dtypes else torch.float32
+
+
+def _turn_slice(x: Tensor, cos: Tensor, sin: Tensor, turn: Turn) -> Tensor:
+    """Return the rotated slice ``x`` of width r, in the dtype of ``x``."""
+    wide = x.to(arithmetic_dtype(x.dtype, cos.dtype))
+    if turn.source == "interleaved":
+        a, b = wide[..., 0::2], wide[..., 1::2]
+    else:
+        a, b = wide.chunk(2, dim=-1)
+    pair = (a * cos - b * sin, b * cos + a * sin)
+    joined = torch.cat(pair, -1) if turn.target == "half" else torch.stack(pair, -1).flatten(-2)
+    return joined.to(x.dtype)
+
+
+def _memory_order(x: Tensor) -> list[int]:
+    """Return the dimensions of ``x`` from outermost to innermost in memory, the last one last."""
+    strides = x.stride()
+    order: list[int] = []
+    if 0 not in strides and strides[-1] == 1:  # else expanded or oddly sliced: contiguous result
+        for dim in range(x.ndim - 1):  # insertion by hand: a tracer cannot sort symbolic strides
+            order.insert(len([o for o in order if strides[o] >= strides[dim]]), dim)
+        order.append(x.ndim - 1)
+    return order or list(range(x.ndim))
+
+
+def _broadcast_table(
+    turn: Turn, x: Tensor, seq_dim: int, order: list[int]
+) -> tuple[Tensor, Tensor]:
+    """Return cos and sin with size 1 in the dimensions of ``x`` that share them, in ``order``."""
+    cos, sin = turn.cos, turn.sin
+    if cos.ndim == 1:
+        return cos, sin
+    dim = seq_dim + x.ndim if seq_dim < 0 else seq_dim
+    if not 0 <= dim < x.ndim - 1:
+        raise ShapeError(
+            "seq_dim must name a dimension of x before the last; "
+            f"got seq_dim={seq_dim}, x {tuple(x.shape)}"
+        )
+    shape = [1] * x.ndim
+    shape[dim], shape[-1] = cos.shape[-2], cos.shape[-1]
+    fits = cos.ndim <= 3 and x.shape[dim] == cos.shape[-2]
+    if cos.ndim == 3:
+        shape[0] = cos.shape[0]
+        fits = fits and dim > 0 and (cos.shape[0] == 1 or cos.shape[0] == x.shape[0])
+    if not fits:
+        raise ShapeError(
+            "the table must have the seq (and batch) sizes of x; got "
+            f"table {tuple(cos.shape)}, x {tuple(x.shape)}, seq_dim={seq_dim}; "
+            "for (batch, seq, heads, head_dim) pass seq_dim=-3"
+        )
+    return cos.reshape(shape).permute(order), sin.reshape(shape).permute(order)
+
+
+def _check_vectors(x: Tensor) -> None:
+    """Refuse what cannot be rotated."""
+    if not x.dtype.is_floating_point or x.dtype.itemsize < 2:
+        raise ShapeError(f"x must be float64, float32, bfloat16 or float16; got {x.dtype}")
+    if x.ndim == 0:
+        raise ShapeError("x must have at least the dimension head_dim; got a 0-d tensor")
+
+
+def _check_table(turn: Turn, x: Tensor) -> None:
+    """Refuse tables that do not fit the vectors, or whose dtype has rounded the angles away."""
+    cos, sin = turn.cos, turn.sin
+    if cos.shape != sin.shape or cos.ndim == 0:
+        raise ShapeError(
+            "cos and sin must have one shape (..., rotary_dim / 2); got "
+            f"{tuple(cos.shape)} and {tuple(sin.shape)}"
+        )
+    for name, table in (("cos", cos), ("sin", sin)):
+        if table.dtype not in (torch.float32, torch.float64):
+            raise ShapeError(
+                f"{name} must be float32 or float64, since lower precision loses positions; "
+                f"got {table.dtype}"
+            )
+    if turn.start + 2 * cos.shape[-1] > x.shape[-1]:
+        raise ShapeError(
+            "rotary_offset + 2 * (width of cos) must be at most the width of x; got "
+            f"rotary_offset={turn.start}, cos {tuple(cos.shape)}, x {tuple(x.shape)}"
+        )
+
+
+def _check_out(x: Tensor, turns: Sequence[Turn], out: Tensor | None) -> None:
+    """Refuse an output that autograd would miss, or that cannot hold the result."""
+    if out is None:
+        return
+    tensors = [x, out, *(table for turn in turns for table in (turn.cos, turn.sin))]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        raise ConfigError(
+            "out must not be given while gradients are recorded; got an input with "
+            "requires_grad=True; leave out away, or call under torch.no_grad()"
+        )
+    if out.shape != x.shape or out.dtype != x.dtype or out.device != x.device:
+        raise ShapeError(
+            f"out must have shape, dtype and device of x, {tuple(x.shape)} {x.dtype} {x.device}; "
+            f"got {tuple(out.shape)} {out.dtype} {out.device}"
+        )

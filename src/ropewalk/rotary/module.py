@@ -1,0 +1,368 @@
+"""``RotaryEmbedding``: a spec as a module, without parameters, buffers or anything to corrupt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ropewalk.errors import ConfigError, ShapeError
+from ropewalk.rotary.apply import Turn, apply_turns, arithmetic_dtype
+from ropewalk.rotary.tables import RotaryTable, angles, check_positions, combine
+from ropewalk.spec import RopeSpec
+from ropewalk.spec.checks import choice
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Role = Literal["query", "key"]
+AnyTable = RotaryTable | tuple[Tensor, Tensor]
+
+# Backends without float64 (huggingface/diffusers#12665, #13432): tables are built on the host.
+_NO_FLOAT64 = ("mps", "npu")
+
+
+class RotaryEmbedding(nn.Module):
+    """Rotate queries and keys as a :class:`~ropewalk.RopeSpec` says.
+
+    The frequencies are Python numbers of the spec, not state: nothing enters the state dict, and
+    ``.half()``, ``.to(...)``, a meta device, ``deepcopy`` or pickling cannot change the rotation.
+    The output has the dtype and the memory order of the input.
+
+    Build the table once per forward and pass it to every layer::
+
+        table = rope.table(position_ids)
+        q, k = rope(q, k, table=table)
+
+    Positions may be negative (they turn the other way) and fractional. Angles are exact to 1e-8
+    radians up to position 10 million; beyond, the error grows in proportion.
+
+    Args:
+        spec: The rotation.
+
+    Raises:
+        ConfigError: ``spec`` is not a RopeSpec.
+
+    References:
+        Su et al., 2021, arXiv:2104.09864.
+
+    Example:
+        >>> rope = RotaryEmbedding(RopeSpec(head_dim=2, layout="half"))
+        >>> rope.rotate(torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
+        tensor([[1., 0.]])
+    """
+
+    def __init__(self, spec: RopeSpec) -> None:
+        super().__init__()
+        given: object = spec
+        if not isinstance(given, RopeSpec):
+            raise ConfigError(f"spec must be a RopeSpec; got {type(given).__name__}")
+        self.spec = spec
+        # Copies of the frequencies on devices; never saved, dropped on copy and pickle.
+        self._on_device: dict[tuple[Any, ...], Tensor] = {}
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        position_ids: Tensor | None = None,
+        *,
+        table: AnyTable | None = None,
+        seq_len: int | None = None,
+        seq_dim: int = -2,
+        out: tuple[Tensor, Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Rotate queries and keys that stand at the same positions.
+
+        Args:
+            q: ``(..., seq, head_dim)``, usually ``(batch, heads, seq, head_dim)``.
+            k: Like ``q``; the number of heads may differ.
+            position_ids: ``(seq,)``, ``(batch, seq)``, ``(axes, batch, seq)``, or 0-d for one
+                position of all vectors; integer or real. Exactly one of this and ``table``.
+            table: What :meth:`table` returned for the positions.
+            seq_len: Length of the row, for scaling rules that depend on it.
+            seq_dim: -2; or -3 for ``(batch, seq, heads, head_dim)`` and packed
+                ``(tokens, heads, head_dim)``.
+            out: Two tensors to write to; ``(q, k)`` themselves for in place. Not under grad.
+
+        Returns:
+            Rotated ``q`` and ``k``.
+
+        Raises:
+            ShapeError: Shapes or dtypes do not fit together.
+            ConfigError: Both or neither of ``position_ids`` and ``table`` are given.
+        """
+        given: object = (None, None) if out is None else out
+        if not isinstance(given, tuple | list) or len(given) != 2:
+            raise ShapeError(f"out must be two tensors, for q and for k; got {type(out).__name__}")
+        out_q, out_k = given
+        dtype = arithmetic_dtype(q.dtype, k.dtype)
+        table = self._one_table(dtype, position_ids, table, seq_len)
+        return self._turn(q, table, seq_dim, out_q), self._turn(k, table, seq_dim, out_k)
+
+    def rotate(
+        self,
+        x: Tensor,
+        position_ids: Tensor | None = None,
+        *,
+        table: AnyTable | None = None,
+        role: Role | None = None,
+        seq_len: int | None = None,
+        seq_dim: int = -2,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """Rotate one tensor.
+
+        Args:
+            x: ``(..., seq, head_dim)``.
+            position_ids: As in :meth:`forward`.
+            table: As in :meth:`forward`.
+            role: "query" or "key", for rules that treat them differently; others ignore it.
+            seq_len: As in :meth:`forward`.
+            seq_dim: As in :meth:`forward`.
+            out: Write here and return it; may be ``x``. Not under grad.
+
+        Returns:
+            Rotated ``x``.
+
+        Raises:
+            ShapeError: Shapes or dtypes do not fit together.
+            ConfigError: Both or neither of ``position_ids`` and ``table`` are given.
+        """
+        dtype = arithmetic_dtype(x.dtype)
+        table = self._one_table(dtype, position_ids, table, seq_len, role)
+        return self._turn(x, table, seq_dim, out)
+
+    def inverse(
+        self,
+        x: Tensor,
+        position_ids: Tensor | None = None,
+        *,
+        table: AnyTable | None = None,
+        role: Role | None = None,
+        seq_len: int | None = None,
+        seq_dim: int = -2,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """Undo :meth:`rotate` with the same arguments, amplitude included.
+
+        Args:
+            x: Rotated vectors, ``(..., seq, head_dim)``.
+            position_ids: Positions they were rotated at, or give ``table``.
+            table: The table they were rotated with.
+            role: As in :meth:`rotate`.
+            seq_len: As in :meth:`rotate`.
+            seq_dim: As in :meth:`rotate`.
+            out: As in :meth:`rotate`.
+
+        Returns:
+            The vectors before the rotation.
+
+        Raises:
+            ShapeError: Shapes or dtypes do not fit together.
+            ConfigError: Both or neither of ``position_ids`` and ``table`` are given.
+        """
+        dtype = arithmetic_dtype(x.dtype)
+        cos, sin = self._one_table(dtype, position_ids, table, seq_len, role)
+        amplitude = self.spec.attention_factor(seq_len)
+        if amplitude != 1.0:
+            cos, sin = cos / amplitude**2, sin / amplitude**2
+        return self._turn(x, RotaryTable(cos, -sin), seq_dim, out, ("output_layout", "layout"))
+
+    def shift(
+        self,
+        k: Tensor,
+        from_ids: Tensor,
+        to_ids: Tensor,
+        *,
+        from_spec: RopeSpec | None = None,
+        seq_len: int | None = None,
+        from_seq_len: int | None = None,
+        seq_dim: int = -2,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """Move rotated keys of a cache to other positions, or to other frequencies.
+
+        Equals ``rotate(inverse(k, from_ids), to_ids)`` in one pass, rounded once.
+
+        Args:
+            k: Keys rotated at ``from_ids`` with ``from_spec``.
+            from_ids: Positions they stand at.
+            to_ids: Positions they shall stand at.
+            from_spec: Rotation they have now; None means this one. It may differ in frequencies,
+                amplitude and direction, not in which coordinates form pairs.
+            seq_len: Length that this spec's rule takes, if it depends on one.
+            from_seq_len: Length that the rule of ``from_spec`` took.
+            seq_dim: As in :meth:`forward`.
+            out: As in :meth:`rotate`.
+
+        Returns:
+            Keys as if rotated at ``to_ids`` with this module.
+
+        Raises:
+            ShapeError: Shapes or dtypes do not fit together.
+            ConfigError: ``from_spec`` pairs other coordinates.
+        """
+        source = self if from_spec is None else RotaryEmbedding(from_spec)
+        ours, theirs = _geometry(self.spec), _geometry(source.spec)
+        if ours != theirs:
+            raise ConfigError(
+                "from_spec must pair the same coordinates as this module's spec, "
+                f"{ours} (output_layout, offset, width); got {theirs}; use inverse, then rotate"
+            )
+        wide = torch.float32 if k.device.type in _NO_FLOAT64 else torch.float64
+        there = self.table(to_ids, seq_len=seq_len, dtype=wide)
+        here = source.table(from_ids, seq_len=from_seq_len, dtype=wide)
+        cos, sin = combine(there, here)
+        dtype = arithmetic_dtype(k.dtype)
+        table = RotaryTable(cos.to(dtype), sin.to(dtype))
+        return self._turn(k, table, seq_dim, out, ("output_layout", "output_layout"))
+
+    def table(
+        self,
+        position_ids: Tensor,
+        *,
+        seq_len: int | None = None,
+        role: Role | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> RotaryTable:
+        """Return cos and sin of the positions, to be shared by all layers of a forward.
+
+        Args:
+            position_ids: ``(seq,)``, ``(batch, seq)``, ``(axes, batch, seq)`` or 0-d.
+            seq_len: Length of the row, for scaling rules that depend on it.
+            role: As in :meth:`rotate`.
+            dtype: float32, or float64 to rotate float64 vectors. Only the result has it; the
+                angles are computed in ``spec.angle_dtype``.
+
+        Returns:
+            ``(cos, sin)``, each ``(..., r/2)``, on the device of ``position_ids``, with the
+            amplitude and the direction of the spec in them.
+
+        Raises:
+            ShapeError: Positions have a wrong shape or dtype; ``dtype`` is below float32.
+
+        Example:
+            >>> rope = RotaryEmbedding(RopeSpec(head_dim=8, layout="half"))
+            >>> rope.table(torch.arange(5)).cos.shape
+            torch.Size([5, 4])
+        """
+        choice("role", role, (None, "query", "key"))
+        check_positions(position_ids, self.spec.n_axes)
+        if dtype not in (torch.float32, torch.float64):
+            raise ShapeError(
+                "dtype of a table must be float32 or float64, since lower precision loses "
+                f"positions; got {dtype}"
+            )
+        parts = [self._block_table(block, position_ids, seq_len) for block in self._blocks()]
+        cos = torch.cat([cos for cos, _ in parts], -1) if len(parts) > 1 else parts[0][0]
+        sin = torch.cat([sin for _, sin in parts], -1) if len(parts) > 1 else parts[0][1]
+        device = position_ids.device
+        return RotaryTable(cos.to(device, dtype), sin.to(device, dtype))
+
+    def extra_repr(self) -> str:
+        """Show the spec."""
+        return repr(self.spec)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_on_device": {}}
+
+    def _blocks(self) -> tuple[RopeSpec, ...]:
+        return self.spec.blocks or (self.spec,)
+
+    def _one_table(
+        self,
+        dtype: torch.dtype,
+        position_ids: Tensor | None,
+        table: AnyTable | None,
+        seq_len: int | None,
+        role: Role | None = None,
+    ) -> RotaryTable:
+        """Return the table that was given, or that of the positions in ``dtype``."""
+        if (position_ids is None) == (table is None):
+            given = "neither" if table is None else "both"
+            raise ConfigError(f"exactly one of position_ids and table must be given; got {given}")
+        if table is not None:
+            return RotaryTable(*table)
+        assert position_ids is not None
+        return self.table(position_ids, seq_len=seq_len, role=role, dtype=dtype)
+
+    def _block_table(
+        self, block: RopeSpec, position_ids: Tensor, seq_len: int | None
+    ) -> tuple[Tensor, Tensor]:
+        dtype = torch.float64 if block.angle_dtype == "float64" else torch.float32
+        if dtype == torch.float64 and position_ids.device.type in _NO_FLOAT64:
+            position_ids = position_ids.cpu()
+        # A block may read fewer axes than its siblings.
+        if block.n_axes == 1 and self.spec.n_axes > 1:
+            position_ids = position_ids[0]
+        alpha = angles(block, position_ids, self._inv_freq(block, seq_len, position_ids, dtype))
+        amplitude = block.attention_factor(seq_len)
+        if amplitude == 1.0:
+            return alpha.cos(), alpha.sin()
+        return alpha.cos() * amplitude, alpha.sin() * amplitude
+
+    def _inv_freq(
+        self, block: RopeSpec, seq_len: int | None, like: Tensor, dtype: torch.dtype
+    ) -> Tensor:
+        """Return the frequencies of a block on the device of ``like``, copied there once."""
+        if torch.compiler.is_compiling():
+            constant: Tensor = _constant_inv_freq(block, seq_len, like.device, dtype)
+            return constant
+        key = (block, seq_len, like.device, dtype)
+        found = self._on_device.get(key)
+        if found is None:
+            # An inference tensor kept here would fail in a later training step.
+            with torch.inference_mode(False):
+                found = torch.from_numpy(block.inv_freq(seq_len)).to(like.device, dtype)
+            if type(found) is Tensor:  # not the fake tensor of a tracer
+                self._on_device[key] = found
+        return found
+
+    def _turn(
+        self,
+        x: Tensor,
+        table: RotaryTable,
+        seq_dim: int,
+        out: Tensor | None,
+        layouts: tuple[str, str] = ("layout", "output_layout"),
+    ) -> Tensor:
+        """Rotate every block's slice of ``x``, reading and writing the named layouts."""
+        if x.ndim and x.shape[-1] != self.spec.head_dim:
+            raise ShapeError(
+                f"x must have head_dim={self.spec.head_dim} coordinates in its last dimension; "
+                f"got {tuple(x.shape)}"
+            )
+        if table.cos.ndim and table.cos.shape[-1] != self.spec.n_pairs:
+            raise ShapeError(
+                f"table must have one column for each of the {self.spec.n_pairs} pairs; "
+                f"got {tuple(table.cos.shape)}"
+            )
+        return apply_turns(x, list(self._turns(table, layouts)), seq_dim=seq_dim, out=out)
+
+    def _turns(self, table: RotaryTable, layouts: tuple[str, str]) -> Iterator[Turn]:
+        column = 0
+        for block in self._blocks():
+            columns = slice(column, column + block.n_pairs)
+            column += block.n_pairs
+            yield Turn(
+                block.rotary_offset,
+                table.cos[..., columns],
+                table.sin[..., columns],
+                source=getattr(block, layouts[0]),
+                target=getattr(block, layouts[1]),
+            )
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _constant_inv_freq(
+    block: RopeSpec, seq_len: int | None, device: torch.device, dtype: torch.dtype
+) -> Tensor:
+    """Return the frequencies as a constant of the graph that is being traced."""
+    return torch.from_numpy(block.inv_freq(seq_len)).to(device, dtype)
+
+
+def _geometry(spec: RopeSpec) -> list[tuple[str, int, int]]:
+    """Return where the rotated pairs of a spec lie: layout, first coordinate and width."""
+    return [(b.output_layout, b.rotary_offset, b.rotary_dim) for b in spec.blocks or (spec,)]

@@ -1,0 +1,391 @@
+"""``RopeSpec``: one immutable description of a rotation, from which everything else is derived."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from ropewalk.errors import ConfigError
+from ropewalk.spec import checks, spectrum
+from ropewalk.spec.scaling import ScalingRule
+from ropewalk.spec.spectrum import Ladder
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+PairLayout = Literal["interleaved", "half"]
+"""Which coordinates form pair j of a rotated slice of width r: (2j, 2j + 1), or (j, j + r/2)."""
+LAYOUTS: tuple[PairLayout, ...] = get_args(PairLayout)
+
+PAIR_DTYPE = np.dtype(
+    [
+        ("in_a", np.int64),
+        ("in_b", np.int64),
+        ("out_a", np.int64),
+        ("out_b", np.int64),
+        ("axis", np.int64),
+        ("inv_freq", np.float64),
+        ("sign", np.int64),
+        ("amplitude", np.float64),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class RopeSpec:
+    r"""Describe one rotation completely; every table, kernel and conversion derives from it.
+
+    With :math:`p' = (p + \text{offset}) \cdot \text{scale}` and the angle
+    :math:`\alpha_j = \text{direction} \cdot p' \omega_j`, the coordinates (a, b) of pair j become
+
+    .. math:: (x_a \cos\alpha_j - x_b \sin\alpha_j, \; x_b \cos\alpha_j + x_a \sin\alpha_j) \cdot A
+
+    where A is the rule's attention factor. Coordinates outside the rotated slice pass unchanged.
+    Specs are hashable and compare by value. Change one with :meth:`replace`, which derives the
+    fields left to their defaults anew; ``dataclasses.replace`` would keep their old values.
+
+    Raises:
+        ConfigError: A field is out of range or contradicts another; the message names it.
+
+    References:
+        Su et al., 2021, arXiv:2104.09864, equations 14, 15 and 34.
+
+    Example:
+        >>> spec = RopeSpec(head_dim=4, layout="interleaved", theta=100.0)
+        >>> spec.inv_freq()
+        array([1. , 0.1])
+    """
+
+    head_dim: int
+    """Width D of the vectors, greater than 0."""
+    layout: PairLayout
+    """Which input coordinates form a pair; no default, since no convention is safe to assume."""
+    _: KW_ONLY
+    theta: float = 10_000.0
+    """Base of the frequency ladder, greater than 1."""
+    rotary_dim: int = None  # type: ignore[assignment]  # an int once constructed
+    """Width r of the rotated slice, even and at most head_dim; None means head_dim."""
+    rotary_offset: int = 0
+    """First coordinate of the rotated slice."""
+    output_layout: PairLayout = None  # type: ignore[assignment]  # a layout once constructed
+    """Where the rotated pair is written; None means layout."""
+    frequency_dim: int = None  # type: ignore[assignment]  # an int once constructed
+    """d in theta^(-2j/d), greater than 0; None means rotary_dim."""
+    scaling: ScalingRule | None = None
+    """Rule that changes the ladder; None leaves it as it is."""
+    axes: tuple[tuple[int, int], ...] | None = None
+    """(axis, rung) of every pair, length rotary_dim / 2; None means axis 0, rung j."""
+    blocks: tuple[RopeSpec, ...] = ()
+    """Independent rotations of disjoint slices of the same head; then this spec's own is unused."""
+    position_scale: float = 1.0
+    """Multiplies the shifted position, not 0."""
+    position_offset: float = 0.0
+    """Added to the position before it is scaled."""
+    direction: Literal[1, -1] = 1
+    """Sign of the angle."""
+    angle_dtype: Literal["float64", "float32"] = "float64"
+    """Arithmetic of position times frequency; float32 reproduces models trained that way."""
+
+    def __post_init__(self) -> None:
+        self._set("head_dim", checks.integer("head_dim", self.head_dim, at_least=1))
+        checks.choice("layout", self.layout, LAYOUTS)
+        self._set("theta", checks.real("theta", self.theta, above=1.0))
+        if self.blocks:
+            self._check_blocks()
+        self._resolve_slice()
+        self._default("output_layout", self.layout)
+        checks.choice("output_layout", self.output_layout, LAYOUTS)
+        self._default("frequency_dim", self.rotary_dim)
+        self._set("frequency_dim", checks.integer("frequency_dim", self.frequency_dim, at_least=1))
+        self._set("position_scale", checks.real("position_scale", self.position_scale))
+        if self.position_scale == 0:
+            raise ConfigError("position_scale must not be 0, which would rotate nothing; got 0")
+        self._set("position_offset", checks.real("position_offset", self.position_offset))
+        checks.choice("direction", self.direction, (1, -1))
+        checks.choice("angle_dtype", self.angle_dtype, ("float64", "float32"))
+        self._check_axes()
+        self._check_scaling()
+
+    def inv_freq(self, seq_len: int | None = None) -> NDArray[np.float64]:
+        """Return the frequency of every pair, after scaling.
+
+        Args:
+            seq_len: Length of the row, for rules that depend on it; others give the same answer
+                for every length.
+
+        Returns:
+            Radians per position, shape ``(rotary_dim / 2,)``, float64, in the order of the pairs
+            (with blocks: theirs, one after the other).
+
+        Raises:
+            ConfigError: ``seq_len`` is not a positive integer.
+
+        Example:
+            >>> RopeSpec(4, "half", theta=100.0).inv_freq()
+            array([1. , 0.1])
+        """
+        if seq_len is not None:
+            seq_len = checks.integer("seq_len", seq_len, at_least=1)
+        if self.blocks:
+            return np.concatenate([block.inv_freq(seq_len) for block in self.blocks])
+        ladder = self.ladder
+        scaled = self.scaling.inv_freq(ladder, seq_len) if self.scaling else ladder.inv_freq()
+        return scaled if self.axes is None else scaled[[rung for _, rung in self.axes]]
+
+    def wavelengths(self, seq_len: int | None = None) -> NDArray[np.float64]:
+        """Return the positions each pair needs for a full turn, shape ``(rotary_dim / 2,)``.
+
+        Args:
+            seq_len: As in :meth:`inv_freq`.
+
+        Example:
+            >>> RopeSpec(2, "half", position_scale=0.5).wavelengths().round(2)
+            array([12.57])
+        """
+        scale = [np.full(b.n_pairs, b.position_scale) for b in self.blocks or (self,)]
+        return spectrum.wavelengths(self.inv_freq(seq_len) * np.concatenate(scale))
+
+    def attention_factor(self, seq_len: int | None = None) -> float:
+        """Return the factor A that multiplies cos and sin (so scores get its square).
+
+        Args:
+            seq_len: As in :meth:`inv_freq`.
+
+        Raises:
+            ConfigError: The blocks of this spec have different factors; read :meth:`pairs`.
+
+        Example:
+            >>> RopeSpec(4, "half").attention_factor()
+            1.0
+        """
+        if seq_len is not None:
+            seq_len = checks.integer("seq_len", seq_len, at_least=1)
+        if self.blocks:
+            factors = {block.attention_factor(seq_len) for block in self.blocks}
+            if len(factors) > 1:
+                raise ConfigError(
+                    "attention_factor must be the same in all blocks to be one number; "
+                    f"got {sorted(factors)}; read the column amplitude of pairs()"
+                )
+            return factors.pop()
+        return self.scaling.attention_factor(seq_len) if self.scaling else 1.0
+
+    def pairs(self, seq_len: int | None = None) -> np.recarray[Any, Any]:
+        """Return the normal form: one row for every rotated pair.
+
+        Row j says that coordinates ``(in_a, in_b)``, turned by the angle
+        ``sign * p'[axis] * inv_freq`` and multiplied by ``amplitude``, go to ``(out_a, out_b)``.
+
+        Args:
+            seq_len: As in :meth:`inv_freq`.
+
+        Returns:
+            A record array of shape ``(rotary_dim / 2,)`` with the columns in_a, in_b, out_a,
+            out_b, axis (int64), inv_freq (float64, radians per scaled position), sign (int64) and
+            amplitude (float64).
+
+        Example:
+            >>> spec = RopeSpec(6, "half", rotary_dim=4, rotary_offset=2)
+            >>> [(int(p.in_a), int(p.in_b)) for p in spec.pairs()]
+            [(2, 4), (3, 5)]
+        """
+        if self.blocks:
+            return np.concatenate([b.pairs(seq_len) for b in self.blocks]).view(np.recarray)
+        rows = np.recarray((self.n_pairs,), dtype=PAIR_DTYPE)
+        rows.in_a, rows.in_b = pair_members(self.rotary_dim, self.layout, self.rotary_offset)
+        rows.out_a, rows.out_b = pair_members(
+            self.rotary_dim, self.output_layout, self.rotary_offset
+        )
+        rows.axis = 0 if self.axes is None else [axis for axis, _ in self.axes]
+        rows.inv_freq = self.inv_freq(seq_len)
+        rows.sign = self.direction
+        rows.amplitude = self.attention_factor(seq_len)
+        return rows
+
+    @property
+    def n_pairs(self) -> int:
+        """Number of rotated pairs, over all blocks."""
+        if self.blocks:
+            return sum(block.n_pairs for block in self.blocks)
+        return self.rotary_dim // 2
+
+    @property
+    def n_axes(self) -> int:
+        """How many position axes the rotation reads: 1 for text."""
+        if self.blocks:
+            return max(block.n_axes for block in self.blocks)
+        return 1 if self.axes is None else 1 + max(axis for axis, _ in self.axes)
+
+    @property
+    def ladder(self) -> Ladder:
+        """The frequencies before scaling."""
+        rungs = self.n_pairs if self.axes is None else 1 + max(rung for _, rung in self.axes)
+        return Ladder(self.theta, self.frequency_dim, rungs)
+
+    def replace(self, **changes: Any) -> RopeSpec:
+        """Return this spec with some fields changed; fields at their default follow along.
+
+        Args:
+            **changes: New values by field name.
+
+        Raises:
+            ConfigError: The changed spec is not valid.
+
+        Example:
+            >>> RopeSpec(64, "half").replace(head_dim=128).rotary_dim
+            128
+        """
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        if self.frequency_dim == self.rotary_dim:
+            values["frequency_dim"] = None
+        if self.rotary_dim == self.head_dim:
+            values["rotary_dim"] = None
+        if self.output_layout == self.layout:
+            values["output_layout"] = None
+        unknown = sorted(set(changes) - set(values))
+        if unknown:
+            raise ConfigError(f"RopeSpec has no field {unknown[0]!r}; fields: {', '.join(values)}")
+        return RopeSpec(**(values | changes))
+
+    def to_rope_parameters(self) -> dict[str, Any]:
+        """Return the ``rope_parameters`` dictionary of transformers 5 for this rotation.
+
+        Raises:
+            ConfigError: The dictionary has no word for a field of this spec.
+
+        Example:
+            >>> RopeSpec(64, "half", theta=5e5).to_rope_parameters()
+            {'rope_type': 'default', 'rope_theta': 500000.0}
+        """
+        from ropewalk.spec.parameters import rope_parameters_from_spec
+
+        return rope_parameters_from_spec(self)
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def _default(self, name: str, value: object) -> None:
+        if getattr(self, name) is None:
+            self._set(name, value)
+
+    def _resolve_slice(self) -> None:
+        self._set("rotary_offset", checks.integer("rotary_offset", self.rotary_offset, at_least=0))
+        # With blocks the parent rotates nothing itself: its slice is the whole head, odd or not.
+        self._default("rotary_dim", self.head_dim)
+        self._set("rotary_dim", checks.integer("rotary_dim", self.rotary_dim, at_least=1))
+        if self.blocks:
+            return
+        if self.rotary_dim % 2:
+            raise ConfigError(
+                f"rotary_dim must be even; got rotary_dim={self.rotary_dim}, "
+                f"head_dim={self.head_dim}; rotate an even slice of the head"
+            )
+        if self.rotary_offset + self.rotary_dim > self.head_dim:
+            raise ConfigError(
+                "rotary_offset + rotary_dim must be at most head_dim; got "
+                f"rotary_offset={self.rotary_offset}, rotary_dim={self.rotary_dim}, "
+                f"head_dim={self.head_dim}"
+            )
+
+    def _check_scaling(self) -> None:
+        if self.scaling is None:
+            return
+        scaling: object = self.scaling
+        if not isinstance(scaling, ScalingRule):
+            raise ConfigError(
+                f"scaling must be a rule such as Linear(factor=2.0), or None; got {scaling!r}"
+            )
+        scaling.check(self.ladder)
+
+    def _check_axes(self) -> None:
+        if self.axes is None:
+            return
+        axes = _tuple_of_pairs(self.axes)
+        if len(axes) != self.n_pairs:
+            raise ConfigError(
+                f"axes must have one (axis, rung) for each of the {self.n_pairs} pairs; "
+                f"got {len(axes)}"
+            )
+        self._set("axes", axes)
+
+    def _check_blocks(self) -> None:
+        self._set("blocks", tuple(self.blocks))
+        defaults = {
+            field.name: field.default
+            for field in fields(self)
+            if field.name not in ("head_dim", "layout", "blocks")
+        }
+        used = [n for n, d in defaults.items() if getattr(self, n) not in (d, self._derived(n))]
+        if used:
+            raise ConfigError(
+                f"{used[0]} must keep its default when blocks are given, since the blocks carry "
+                f"the rotation; got {used[0]}={getattr(self, used[0])!r}"
+            )
+        taken: set[int] = set()
+        for block in self.blocks:
+            candidate: object = block
+            if not isinstance(candidate, RopeSpec) or candidate.blocks:
+                raise ConfigError(f"blocks must be RopeSpecs without blocks; got {block!r}")
+            if block.head_dim != self.head_dim:
+                raise ConfigError(
+                    f"blocks must have the head_dim of their parent, {self.head_dim}; "
+                    f"got {block.head_dim}"
+                )
+            slice_ = set(range(block.rotary_offset, block.rotary_offset + block.rotary_dim))
+            if taken & slice_:
+                raise ConfigError(
+                    "blocks must rotate disjoint slices; coordinate "
+                    f"{min(taken & slice_)} is in two of them"
+                )
+            taken |= slice_
+
+    def _derived(self, name: str) -> object:
+        """Return what a field left to its default becomes, for specs with blocks."""
+        derived = {
+            "rotary_dim": self.head_dim,
+            "output_layout": self.layout,
+            "frequency_dim": self.head_dim,
+        }
+        return derived.get(name)
+
+
+def pair_members(
+    rotary_dim: int, layout: PairLayout, rotary_offset: int = 0
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the two coordinates of every pair of a rotated slice.
+
+    Args:
+        rotary_dim: Width r of the slice, even.
+        layout: "interleaved" pairs (2j, 2j + 1), "half" pairs (j, j + r/2).
+        rotary_offset: First coordinate of the slice.
+
+    Returns:
+        First and second members, two int64 arrays of shape ``(rotary_dim / 2,)``.
+
+    Example:
+        >>> pair_members(4, "half")
+        (array([0, 1]), array([2, 3]))
+    """
+    coordinates = np.arange(rotary_offset, rotary_offset + rotary_dim, dtype=np.int64)
+    if layout == "interleaved":
+        return coordinates[0::2], coordinates[1::2]
+    return coordinates[: rotary_dim // 2], coordinates[rotary_dim // 2 :]
+
+
+def _tuple_of_pairs(axes: object) -> tuple[tuple[int, int], ...]:
+    """Return ``axes`` as a tuple of (axis, rung) ints, or refuse it."""
+    try:
+        rows = [tuple(row) for row in axes]  # type: ignore[attr-defined]
+    except TypeError:
+        rows = [()]
+    if any(len(row) != 2 for row in rows):
+        raise ConfigError(f"axes must be a sequence of (axis, rung); got {axes!r}")
+    return tuple(
+        (
+            checks.integer("axis in axes", axis, at_least=0),
+            checks.integer("rung in axes", rung, at_least=0),
+        )
+        for axis, rung in rows
+    )

@@ -1,0 +1,127 @@
+"""Rules that change the ladder so that a model can read further than it was trained."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ropewalk.errors import ConfigError
+from ropewalk.spec import checks
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ropewalk.spec.spectrum import Ladder
+
+
+class ScalingRule(ABC):
+    """A pure function from a ladder (and, for some rules, a length) to frequencies.
+
+    A new rule is a frozen dataclass below this class; nothing else needs to know it.
+    """
+
+    @abstractmethod
+    def inv_freq(self, ladder: Ladder, seq_len: int | None) -> NDArray[np.float64]:
+        """Return the scaled frequencies.
+
+        Args:
+            ladder: The frequencies before scaling.
+            seq_len: Length of the row, for rules that depend on it.
+
+        Returns:
+            Radians per position, shape ``(ladder.rungs,)``, float64.
+        """
+
+    def attention_factor(self, seq_len: int | None) -> float:  # noqa: ARG002
+        """Return the factor on cos and sin for a row of that length; 1 for a pure rotation."""
+        return 1.0
+
+    def check(self, ladder: Ladder) -> None:  # noqa: B027 (most rules accept every ladder)
+        """Refuse a ladder the rule cannot scale.
+
+        Args:
+            ladder: The frequencies before scaling.
+
+        Raises:
+            ConfigError: The ladder does not fit the rule.
+        """
+
+
+@dataclass(frozen=True)
+class Linear(ScalingRule):
+    r"""Position interpolation: every frequency divided by the factor.
+
+    .. math:: \omega'_j = \omega_j / s
+
+    References:
+        Chen et al., 2023, arXiv:2306.15595.
+
+    Example:
+        >>> from ropewalk import RopeSpec
+        >>> RopeSpec(4, "half", theta=100.0, scaling=Linear(2.0)).inv_freq()
+        array([0.5 , 0.05])
+    """
+
+    factor: float
+    """New length / trained length, s, greater than 0."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "factor", checks.real("factor", self.factor, above=0.0))
+
+    def inv_freq(self, ladder: Ladder, seq_len: int | None) -> NDArray[np.float64]:  # noqa: ARG002
+        """Return the ladder divided by the factor; see :class:`ScalingRule`."""
+        return ladder.inv_freq() / self.factor
+
+
+@dataclass(frozen=True)
+class NTK(ScalingRule):
+    r"""NTK-aware change of base: the fastest pair unchanged, the slowest divided by the factor.
+
+    .. math:: \theta' = \theta \, s^{d / (2(n-1))}
+
+    With the usual ladder, n = d/2, this is the published exponent d / (d - 2).
+
+    References:
+        bloc97, 2023, "NTK-Aware Scaled RoPE"; Peng et al., 2023, arXiv:2309.00071, section 3.1.
+
+    Example:
+        >>> from ropewalk import RopeSpec
+        >>> RopeSpec(4, "half", theta=100.0, scaling=NTK(2.0)).inv_freq()
+        array([1.  , 0.05])
+    """
+
+    factor: float
+    """How much slower the slowest pair turns, s, greater than 0."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "factor", checks.real("factor", self.factor, above=0.0))
+
+    def theta(self, ladder: Ladder) -> float:
+        """Return the changed base of the ladder.
+
+        Args:
+            ladder: The frequencies before scaling; at least two rungs.
+        """
+        exponent = ladder.frequency_dim / (2.0 * (ladder.rungs - 1))
+        return float(ladder.theta * self.factor**exponent)
+
+    def inv_freq(self, ladder: Ladder, seq_len: int | None) -> NDArray[np.float64]:  # noqa: ARG002
+        """Return the ladder on its changed base; see :class:`ScalingRule`."""
+        return replace(ladder, theta=self.theta(ladder)).inv_freq()
+
+    def check(self, ladder: Ladder) -> None:
+        """Refuse a ladder of one rung, whose only pair is the fastest and the slowest at once.
+
+        Args:
+            ladder: The frequencies before scaling.
+
+        Raises:
+            ConfigError: Fewer than two rungs.
+        """
+        if ladder.rungs < 2:
+            raise ConfigError(
+                "scaling=NTK needs at least two frequencies (rotary_dim of 4 or more); "
+                f"got {ladder.rungs}; use Linear"
+            )
