@@ -64,6 +64,8 @@ def lengths(name: str, value: object) -> int | tuple[int, ...]:
     Raises:
         ConfigError: Anything else.
     """
+    if isinstance(value, int):  # first, since torch.compile may pass a symbol that is no more
+        return length(name, value)
     rows: object = value
     if getattr(value, "ndim", 0):  # arrays and tensors, on any device
         rows = value.tolist()  # type: ignore[attr-defined]

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ropewalk.errors import ConfigError
 from ropewalk.spec import checks
 from ropewalk.spec.by_length import DynamicNTK, LongRope
@@ -300,8 +302,9 @@ def _written_carrier(spec: RopeSpec) -> dict[str, Any]:
     if isinstance(rule, CustomFactors):
         factors = list(rule.factors)
     else:
-        factors = (spec.ladder.inv_freq() / spec.inv_freq()).tolist()
-    if math.inf in factors:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            factors = (spec.ladder.inv_freq() / spec.inv_freq()).tolist()
+    if not all(map(math.isfinite, factors)):
         raise ConfigError(
             "rope_parameters cannot hold a pair that stands still, since JSON has no infinity; "
             f"got {checks.abridged(rule)}; use Proportional for the slow end"
