@@ -3,6 +3,7 @@ import pickle
 
 import numpy as np
 import pytest
+import rule_contract
 import rules
 from hypothesis import given
 from hypothesis import strategies as st
@@ -215,3 +216,8 @@ def test_frequency_beyond_floats_is_refused():
 def test_rules_of_one_number_have_no_softmax_factor():
     for rule in (Linear(4.0), NTK(4.0), DynamicNTK(4.0, 64), Llama3(4.0, 64), Yarn(4.0, 64)):
         assert rule.softmax_scale_factor() == 1.0
+
+
+@pytest.mark.parametrize("check", rule_contract.CHECKS.values(), ids=rule_contract.CHECKS)
+def test_rules_keep_their_contract(check):
+    assert check() is None
