@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ropewalk import (
@@ -260,24 +260,39 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
     max_leaves=5,
 )
-KEYS = ("rope_theta", "partial_rotary_factor", "factor", "original_max_position_embeddings")
-KEYS += ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate")
-KEYS += ("short_factor", "long_factor", "low_freq_factor", "high_freq_factor", "short_mscale")
-KEYS += ("long_mscale", "alpha", "type")
-TYPES = ("default", "linear", "ntk", "dynamic", "yarn", "llama3", "longrope", "proportional")
+FOUR = [1.0, 1.5, 2.0, 4.0]
+WHOLE = {
+    "default": {},
+    "linear": {"factor": 4.0},
+    "ntk": {"factor": 4.0},
+    "dynamic": {"factor": 4.0, "original_max_position_embeddings": 64, "alpha": None},
+    "yarn": {
+        "factor": 4.0,
+        "original_max_position_embeddings": 64,
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "mscale": 1.0,
+        "mscale_all_dim": 0.5,
+        "attention_factor": None,
+        "truncate": True,
+    },
+    "llama3": LLAMA3,
+    "longrope": LONGROPE | {"short_factor": FOUR, "long_factor": FOUR, "factor": 4.0},
+    "proportional": {"partial_rotary_factor": 0.5, "factor": 2.0},
+}
+numbers = st.floats(0.0, exclude_min=True) | st.integers(1, 1 << 70)
 
 
-@given(
-    st.sampled_from(TYPES),
-    st.dictionaries(
-        st.sampled_from(KEYS), json_values | st.floats(1.0, 1e6) | st.integers(1, 1 << 20)
-    ),
-    json_values,
-)
-def test_arbitrary_json_is_read_or_refused_in_our_words(rope_type, parameters, beside):
+@settings(max_examples=500)
+@given(st.data(), st.sampled_from(sorted(WHOLE)), json_values)
+def test_arbitrary_json_is_read_or_refused_in_our_words(data, rope_type, beside):
+    whole = {"rope_theta": 1e4, "type": None} | WHOLE[rope_type]
+    changes = data.draw(
+        st.dictionaries(st.sampled_from(sorted(whole)), numbers | json_values, max_size=3)
+    )
     refusal = ""
     try:
-        spec = read({"rope_type": rope_type} | parameters, 8, max_position_embeddings=beside)
+        spec = read(whole | changes | {"rope_type": rope_type}, 8, max_position_embeddings=beside)
         values = np.append(spec.inv_freq(1 << 40), spec.attention_factor(1 << 40))
     except ConfigError as error:
         refusal, values = str(error), np.zeros(1)

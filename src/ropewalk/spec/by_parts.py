@@ -187,10 +187,9 @@ class Yarn(ScalingRule):
             (23.0, 40.0)
         """
         per_turn = ladder.frequency_dim / (2.0 * math.log(ladder.theta))
-        length = self.original_max_position_embeddings
+        longest = math.log(self.original_max_position_embeddings / (2.0 * math.pi))
         low, high = (
-            per_turn * math.log(length / (2.0 * math.pi * turns))
-            for turns in (self.beta_fast, self.beta_slow)
+            per_turn * (longest - math.log(turns)) for turns in (self.beta_fast, self.beta_slow)
         )
         if self.truncate:
             low, high = float(math.floor(low)), float(math.ceil(high))

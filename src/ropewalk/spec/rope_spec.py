@@ -128,7 +128,7 @@ class RopeSpec:
         if self.scaling is None:
             scaled = ladder.inv_freq()
         else:
-            with np.errstate(over="ignore", invalid="ignore"):
+            with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
                 scaled = self.scaling.inv_freq(ladder, lengths)
             if not np.isfinite(scaled).all():
                 raise ConfigError(f"scaling must keep frequencies finite; got {self.scaling!r}")

@@ -165,10 +165,10 @@ class NTK(ScalingRule):
         """
         exponent = ladder.frequency_dim / (2.0 * (ladder.rungs - 1))
         try:
-            return checks.real("theta", ladder.theta * self.factor**exponent)
+            return checks.real("theta", ladder.theta * self.factor**exponent, above=0.0)
         except (OverflowError, ConfigError):
             raise ConfigError(
-                "factor must leave theta * factor ** (d / (d - 2)) finite; "
+                "factor must leave theta * factor ** (d / (d - 2)) a finite number above 0; "
                 f"got factor={self.factor!r}, theta={ladder.theta!r}"
             ) from None
 
