@@ -30,6 +30,14 @@ def check_yarn_of_qwen():
     assert abs(spec.attention_factor() - 1.1386294) < 1e-7
 
 
+def check_ramp_ends_beyond_the_last_pair():
+    """vllm-project/vllm#27722: high is clamped to d - 1, not to the last pair."""
+    spec = rw.RopeSpec(64, "half", scaling=rw.Yarn(4.0, 131_072))
+    assert spec.scaling.correction_range(spec.ladder) == (22.0, 35.0)
+    ratio = spec.inv_freq()[31] / spec.ladder.inv_freq()[31]
+    assert abs(ratio - (1 - 0.75 * 9 / 13)) < 1e-12
+
+
 def check_llama_3_1():
     spec = rw.RopeSpec(128, "half", theta=5e5, scaling=rw.Llama3(8.0, 8192, 1.0, 4.0))
     assert_pairs(spec, LLAMA_3_1)
@@ -128,6 +136,7 @@ CHECKS = {
     check.__name__: check
     for check in (
         check_yarn_of_qwen,
+        check_ramp_ends_beyond_the_last_pair,
         check_llama_3_1,
         check_gpt_oss_does_not_truncate,
         check_amplitude_is_applied_once,

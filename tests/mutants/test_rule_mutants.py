@@ -48,12 +48,12 @@ def always_smooth(patch):
 
 
 def high_clamped_to_the_last_pair(patch):
-    # the clamp is to d - 1, not to d/2 - 1: seen in models whose slowest pair still turns
+    # vllm-project/vllm#27722
     real = by_parts.Yarn.correction_range
 
     def clamped(self, ladder):
         low, high = real(self, ladder)
-        return low, min(high, ladder.rungs / 2)
+        return low, min(high, ladder.rungs - 1)
 
     patch.setattr(by_parts.Yarn, "correction_range", clamped)
 
@@ -217,7 +217,7 @@ MUTANTS = {
     reversed_ramp: "check_yarn_of_qwen",
     swapped_betas: "check_yarn_of_qwen",
     always_smooth: "check_yarn_of_qwen",
-    high_clamped_to_the_last_pair: "check_yarn_of_qwen",
+    high_clamped_to_the_last_pair: "check_ramp_ends_beyond_the_last_pair",
     ramp_of_the_paper: "check_yarn_of_qwen",
     truncate_ignored: "check_gpt_oss_does_not_truncate",
     amplitude_twice: "check_amplitude_is_applied_once",

@@ -204,9 +204,7 @@ def test_change_of_base_refuses_a_single_pair(rule):
 
 @pytest.mark.parametrize("rule", [NTK(1e308), DynamicNTK(alpha=1e308)])
 def test_change_of_base_refuses_a_base_beyond_floats(rule):
-    with pytest.raises(
-        ConfigError, match=r"finite number above 0; got factor=1e\+308, theta=10000"
-    ):
+    with pytest.raises(ConfigError, match=r"number above 0; got factor=1e\+308, theta=10000"):
         RopeSpec(4, "half", scaling=rule)
 
 

@@ -89,7 +89,7 @@ def test_dynamic(head_dim, theta, partial, seq_len):
 @pytest.mark.parametrize(("head_dim", "theta", "partial"), SHAPES)
 def test_yarn(head_dim, theta, partial):
     for factor, original, truncate, betas in itertools.product(
-        (1.0, 4.0, 40.0), (2048, 32768), (True, False), ({}, {"beta_fast": 16, "beta_slow": 2.0})
+        (1.0, 4.0, 40.0), (2048, 131_072), (True, False), ({}, {"beta_fast": 16, "beta_slow": 2.0})
     ):
         keys = {"factor": factor, "original_max_position_embeddings": original}
         parameters = base("yarn", theta, partial, truncate=truncate, **keys, **betas)

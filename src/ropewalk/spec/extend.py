@@ -48,7 +48,8 @@ def extended(
     static = isinstance(present, DynamicNTK) and present.alpha is not None
     if present is not None and (type(present) is not rule or static):
         raise ConfigError(
-            f"method must be that of the rule already at work, {present!r}; got {method!r}; "
+            f"method must be that of the rule already at work, {checks.abridged(present)}; "
+            f"got {method!r}; "
             "spec.replace(scaling=None) discards the rule, and with it what the model knows"
         )
     length = checks.length("to", to)

@@ -266,7 +266,7 @@ def _written(spec: RopeSpec) -> dict[str, Any]:
         case CustomFactors() | Resonance() | Yarn() as rule if not rule.depends_on_length:
             return _written_carrier(spec)
         case rule:
-            raise ConfigError(f"rope_parameters has no rope_type for {rule!r}")
+            raise ConfigError(f"rope_parameters has no rope_type for {checks.abridged(rule)}")
 
 
 def _fields(rule: ScalingRule, *names: str) -> dict[str, Any]:

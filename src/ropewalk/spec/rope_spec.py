@@ -131,7 +131,8 @@ class RopeSpec:
             with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
                 scaled = self.scaling.inv_freq(ladder, lengths)
             if not np.isfinite(scaled).all():
-                raise ConfigError(f"scaling must keep frequencies finite; got {self.scaling!r}")
+                rule = checks.abridged(self.scaling)
+                raise ConfigError(f"scaling must keep frequencies finite; got {rule}")
         return scaled if self.axes is None else scaled[[rung for _, rung in self.axes]]
 
     def wavelengths(self, seq_len: int | Rows | None = None) -> NDArray[np.float64]:
