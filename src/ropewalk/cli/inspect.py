@@ -1,0 +1,195 @@
+"""``ropewalk inspect``: what rotation a configuration means, and what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from ropewalk.spec.inspection import Inspection, LayerReport
+
+
+def inspect(
+    config: Annotated[
+        str, typer.Argument(help="A config.json, the folder of a model, or a GGUF file.")
+    ],
+    target: Annotated[
+        int | None, typer.Option("--target", "-t", help="Context you want, in positions.")
+    ] = None,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option("--engine", "-e", help="hf, vllm, llama.cpp or sglang; repeatable."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Notes count as findings.")] = False,
+) -> None:
+    """Say what rotation a model gets, from its configuration alone.
+
+    Reads no weights, loads no torch, asks nobody. Exit code 0: nothing found; 1: warnings or
+    errors; 2: it could not be read.
+
+    **Examples**
+
+    `ropewalk inspect config.json`
+
+    `ropewalk inspect models/qwen --target 65536 --engine hf --engine vllm`
+
+    `ropewalk inspect model.gguf --json`
+    """
+    from ropewalk.spec.engines import ENGINES
+    from ropewalk.spec.facts import load_config
+    from ropewalk.spec.inspection import inspect_config
+
+    found = inspect_config(load_config(config), target=target, engines=engine or tuple(ENGINES))
+    if as_json:
+        print(json.dumps(found.to_json(), indent=2))
+    else:
+        _show(found)
+    if found.fails(strict=strict):
+        raise typer.Exit(1)
+
+
+def _show(found: Inspection) -> None:
+    """Print the report; without colours and at a fixed width when not on a terminal."""
+    import sys
+
+    from rich.console import Console
+
+    terminal = sys.stdout.isatty()
+    console = Console(highlight=False, width=None if terminal else 120, soft_wrap=not terminal)
+    facts = found.facts
+    head = [facts.model_type or "unknown type"]
+    if facts.layers is not None:
+        head.append(f"{facts.layers} layers")
+    head += [f"head {facts.head_dim}", f"layout {facts.layout}", f"format {facts.form}"]
+    _line(console, "model", "  ".join(head))
+    for layer in found.layers:
+        _show_layer(console, found, layer)
+    _show_engines(console, found)
+    for finding in found.findings:
+        where = f" [{finding.layer_type}]" if finding.layer_type else ""
+        text = f"{finding.code} {finding.severity}{where}: {finding.message} -> {finding.remedy}"
+        style = {"error": "red", "warning": "yellow"}.get(finding.severity)
+        console.print(text, markup=False, style=style)
+    if not found.findings:
+        console.print("nothing found")
+
+
+def _line(console: Console, name: str, text: str) -> None:
+    console.print(f"{name:<12} {text}", markup=False)
+
+
+def _show_layer(console: Console, found: Inspection, layer: LayerReport) -> None:
+    import math
+
+    title = "rotation" if layer.layer_type == "all" else layer.layer_type
+    console.print()
+    parts = [f"{layer.rope_type}  theta {layer.theta:g}  {layer.n_pairs} pairs"]
+    if layer.rotary_dim != found.facts.head_dim:
+        parts.append(f"rotary_dim {layer.rotary_dim}")
+    if layer.ramp:
+        parts.append("ramp {:g}-{:g}".format(*(round(end, 4) for end in layer.ramp)))
+    console.print(f"{title}: {'  '.join(parts)}", markup=False, style="bold")
+    window = [f"configured {found.facts.longest or 'not given'}"]
+    window.append(f"trained {layer.trained or 'not known'}")
+    if found.target:
+        window.append(f"target {found.target}")
+    _line(console, "window", "  ".join(window))
+    turning = [frequency for frequency in layer.inv_freq if frequency > 0]
+    if turning:
+        ends = f"{math.tau / max(turning):.4g} .. {math.tau / min(turning):.6g} positions"
+        still = len(layer.inv_freq) - len(turning)
+        _line(console, "wavelengths", ends + (f"; {still} pairs stand still" if still else ""))
+    if layer.turns:
+        fast = sum(turns >= 32 for turns in layer.turns)
+        middle = len(layer.turns) - fast - layer.never_turning
+        half = sum(turns < 0.5 for turns in layer.turns)
+        _line(
+            console,
+            "turns",
+            f"in {layer.trained}: 32 or more on {fast} pairs, 1 to 32 on {middle}, "
+            f"never one on {layer.never_turning} ({half} not even half)",
+        )
+        _line(console, "critical", f"dimension {layer.critical_dim} of {layer.rotary_dim}")
+    _show_factors(console, layer)
+    if layer.first_negative is not None:
+        _line(
+            console,
+            "note",
+            f"similarity first negative at distance {layer.first_negative} (heuristic; many good "
+            "models exceed it)",
+        )
+    used, ignored = ", ".join(layer.used), ", ".join(layer.ignored)
+    _line(console, "keys", f"used: {used}   ignored: {ignored or '-'}")
+    if layer.candidates:
+        console.print(_candidates(layer), markup=False)
+
+
+def _show_factors(console: Console, layer: LayerReport) -> None:
+    low, high = min(layer.pair_factors), max(layer.pair_factors)
+    untouched = sum(abs(factor - 1) < 1e-9 for factor in layer.pair_factors)
+    first = next(i for i, f in enumerate(layer.pair_factors) if f >= high * (1 - 1e-9))
+    text = f"{low:.4g} .. {high:.4g} per pair, largest from pair {first}, {untouched} untouched"
+    if layer.critical_factor is not None:
+        text += f"; {layer.critical_factor:.4g} on the first pair that never turns"
+    if layer.row_length is not None:
+        text += f" (rows of {layer.row_length})"
+    _line(console, "slowed by", text)
+    _line(
+        console,
+        "amplitude",
+        f"cos and sin x {layer.attention_factor:.7g}   softmax scale x "
+        f"{layer.softmax_scale_factor:.7g}",
+    )
+
+
+def _candidates(layer: LayerReport) -> Table:
+    table = _table("candidate", "factor", "pairs changed", "largest", "amplitude", "never turn")
+    table.add_column("first negative", justify="right")
+    for option in layer.candidates:
+        table.add_row(
+            option.method,
+            f"{option.factor:.3g}",
+            str(option.pairs_changed),
+            f"{option.largest_factor:.2f}",
+            f"{option.attention_factor:.4f}",
+            str(option.never_turning),
+            "-" if option.first_negative is None else str(option.first_negative),
+        )
+    return table
+
+
+def _show_engines(console: Console, found: Inspection) -> None:
+    from ropewalk.spec.engines import ENGINES
+    from ropewalk.spec.inspection import engine_verdict
+
+    table = _table("engine", "verdict", "longest context")
+    table.add_column("what differs")
+    table.add_column("profile")
+    for reading in found.engines:
+        notes = [reading.problem] if reading.problem else reading.notes
+        longest = "-" if reading.longest is None else str(reading.longest)
+        table.add_row(
+            reading.engine,
+            engine_verdict(found, reading),
+            longest,
+            "; ".join(notes) or "-",
+            f"{ENGINES[reading.engine].version}: {ENGINES[reading.engine].provenance}",
+        )
+    console.print(table, markup=False)
+
+
+def _table(first: str, *others: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column(first)
+    for name in others:
+        table.add_column(name, justify="right")
+    return table

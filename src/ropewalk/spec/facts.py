@@ -1,0 +1,179 @@
+"""What a model's configuration says about its rotation, before anyone interprets it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ropewalk.errors import ConfigError
+from ropewalk.spec import checks
+from ropewalk.spec.pairs import LAYOUTS
+
+if TYPE_CHECKING:
+    import os
+
+    from ropewalk.spec.pairs import PairLayout
+
+_MOST_BYTES = 32 * 1024 * 1024
+_COMPOSITES = ("text_config", "llm_config", "language_config", "thinker_config")
+_INTERLEAVED = frozenset(
+    (
+    "roformer", "gptj", "codegen", "cohere", "cohere2", "glm", "glm4", "ernie4_5", "ernie4_5_moe",
+    "llama4", "llama4_text", "helium", "deepseek_v2", "deepseek_v3", "deepseek_v32",
+    )
+)  # fmt: skip
+TWO_BASES = {
+    "gemma3": (1e6, 1e4),
+    "gemma3_text": (1e6, 1e4),
+    "gemma3n": (1e6, 1e4),
+    "gemma3n_text": (1e6, 1e4),
+    "modernbert": (1.6e5, 1e4),
+    "modernbert-decoder": (1.6e5, 1e4),
+}
+"""Default bases of full and sliding attention, for model types that have a base for each."""
+ROPE_KEYS = frozenset(
+    (
+    "rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings",
+    "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate",
+    "short_factor", "long_factor", "short_mscale", "long_mscale", "low_freq_factor",
+    "high_freq_factor", "partial_rotary_factor", "alpha", "mrope_section", "mrope_interleaved",
+    "llama_4_scaling_beta",
+    )
+)  # fmt: skip
+"""Keys that some reader of a rope dictionary uses."""
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """The entries of a configuration that decide on the rotation, as they are written.
+
+    Example:
+        >>> facts = ModelFacts.of({"model_type": "llama", "head_dim": 64, "rope_theta": 1e5})
+        >>> facts.head_dim, facts.form
+        (64, 'v4')
+    """
+
+    model_type: str
+    """The model class, "" where the file does not say."""
+    head_dim: int
+    """Width of the rotated head; of the rotary slice in multi-head latent attention."""
+    layout: PairLayout
+    """Pair layout of that class in transformers, or of the GGUF file."""
+    layers: int | None
+    """Number of layers."""
+    longest: int | None
+    """max_position_embeddings."""
+    config: Mapping[str, Any]
+    """The text part of the configuration."""
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> ModelFacts:
+        """Collect the facts of a configuration.
+
+        Args:
+            config: The content of a config.json, or of :func:`ropewalk.spec.gguf.config_of_gguf`.
+
+        Raises:
+            ConfigError: The width of a head cannot be derived, or an entry has a wrong type.
+        """
+        text = _text_part(config)
+        model_type = text.get("model_type") or config.get("model_type") or ""
+        if not isinstance(model_type, str):
+            raise ConfigError(f"model_type must be a string; got {checks.abridged(model_type)}")
+        longest = _first(text, "max_position_embeddings", "n_positions", "n_ctx", "seq_length")
+        layers = _first(text, "num_hidden_layers", "n_layer", "num_layers")
+        layout = text.get("rope_layout", "interleaved" if model_type in _INTERLEAVED else "half")
+        checks.choice("rope_layout", layout, LAYOUTS)
+        return cls(
+            model_type,
+            _head_dim(text),
+            layout,
+            None if layers is None else checks.integer("num_hidden_layers", layers, at_least=1),
+            None if longest is None else checks.length("max_position_embeddings", longest),
+            text,
+        )
+
+    @property
+    def form(self) -> str:
+        """Which generation of transformers wrote the rope entries: "v4", "v5" or "v4+v5"."""
+        new = isinstance(self.config.get("rope_parameters"), Mapping)
+        old = self.config.get("rope_scaling") is not None or "rope_theta" in self.config
+        return "v4+v5" if new and old else "v5" if new else "v4"
+
+    @property
+    def two_bases(self) -> bool:
+        """Whether the class has one base for full and one for sliding attention."""
+        return self.model_type in TWO_BASES
+
+
+def load_config(source: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read the configuration of a model from a file.
+
+    Args:
+        source: A config.json, the folder of a model, or a GGUF file.
+
+    Returns:
+        The entries; those of a GGUF file under the names of transformers.
+
+    Raises:
+        ConfigError: The file is missing, too large, or not a configuration.
+    """
+    from ropewalk.spec.gguf import config_of_gguf, is_gguf, read_gguf
+
+    path = Path(source)
+    if path.is_dir():
+        path = path / "config.json"
+    if not path.is_file():
+        raise ConfigError(
+            f"CONFIG must be a config.json, a model folder or a GGUF file; got {str(path)!r}, "
+            "which does not exist"
+        )
+    try:
+        if is_gguf(path):
+            return config_of_gguf(read_gguf(path))
+        if path.stat().st_size > _MOST_BYTES:
+            raise ConfigError(f"CONFIG must be at most {_MOST_BYTES} bytes; got {str(path)!r}")
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"CONFIG must be JSON or GGUF; got {str(path)!r}: {error}") from error
+    if not isinstance(config, dict):
+        raise ConfigError(f"CONFIG must hold a JSON object; got {checks.abridged(config)}")
+    return config
+
+
+def _text_part(config: object, depth: int = 0) -> Mapping[str, Any]:
+    if not isinstance(config, Mapping):
+        raise ConfigError(f"config must be a dictionary; got {checks.abridged(config)}")
+    for name in _COMPOSITES:
+        if isinstance(config.get(name), Mapping) and depth < 4:
+            return _text_part(config[name], depth + 1)
+    return config
+
+
+def _first(config: Mapping[str, Any], *names: str) -> Any:
+    return next((config[name] for name in names if config.get(name) is not None), None)
+
+
+def _head_dim(config: Mapping[str, Any]) -> int:
+    given = _first(config, "qk_rope_head_dim", "head_dim", "attention_head_dim")
+    if given is not None:
+        return checks.integer("head_dim", given, at_least=1)
+    width = _first(config, "hidden_size", "n_embd", "d_model")
+    heads = _first(config, "num_attention_heads", "n_head", "num_heads")
+    if width is None or heads is None:
+        raise ConfigError(
+            "config must hold head_dim, or hidden_size and num_attention_heads; "
+            f"got the keys {checks.abridged(sorted(map(str, config)))}"
+        )
+    width = checks.integer("hidden_size", width, at_least=1)
+    heads = checks.integer("num_attention_heads", heads, at_least=1)
+    if width < heads:
+        raise ConfigError(
+            f"hidden_size must be at least num_attention_heads; got {width} and {heads}"
+        )
+    return width // heads

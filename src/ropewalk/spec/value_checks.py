@@ -1,0 +1,181 @@
+"""Findings about single values: keys nobody reads, factors, lists, widths, windows."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from typing import TYPE_CHECKING
+
+from ropewalk.errors import ConfigError
+from ropewalk.spec import checks
+from ropewalk.spec.facts import ROPE_KEYS
+from ropewalk.spec.findings import Finding, number
+from ropewalk.spec.merged import spec_of
+from ropewalk.spec.parameters import ROPE_TYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ropewalk.spec.findings import Case
+    from ropewalk.spec.merged import Merged
+
+_SCALED = ("linear", "dynamic", "yarn", "llama3", "longrope")
+# Trained window of models whose entries identify them: (model type, vocabulary, base).
+_TRAINED_WINDOW = {("llama", 32_000, 1e4): 4096, ("llama", 128_256, 5e5): 8192}
+
+
+def check_yarn(case: Case) -> Iterator[Finding]:
+    """S6, betas, and attention factors that look applied twice."""
+    for name, merged in case.layers.items():
+        values = merged.values
+        if merged.rope_type != "yarn":
+            continue
+        if merged.nested and values.get("truncate") is False and "hf" in case.engines:
+            yield Finding(
+                "TRUNCATE_IGNORED_NESTED",
+                "warning",
+                "truncate: false is ignored by transformers in a nested dictionary, so the ramp "
+                "is rounded to whole pairs",
+                "for other engines leave it; in transformers only a flat dictionary is obeyed",
+                case.where(name),
+            )
+        fast, slow = number(values.get("beta_fast")) or 32.0, number(values.get("beta_slow")) or 1
+        if fast <= slow:
+            yield Finding(
+                "BETA_ORDER",
+                "error",
+                f"beta_fast {fast:g} must be greater than beta_slow {slow:g}; as it is the ramp is "
+                "inverted and fast pairs are slowed",
+                "exchange the two",
+                case.where(name),
+            )
+        given, factor = number(values.get("attention_factor")), number(values.get("factor"))
+        usual = 0.1 * math.log(factor) + 1.0 if factor and factor > 1 else 1.0
+        squared = given is not None and usual > 1 and math.isclose(given, usual**2, rel_tol=1e-3)
+        if given is not None and (squared or not 0.5 <= given <= 2.0):
+            yield Finding(
+                "ATTN_FACTOR_SUSPECT",
+                "warning",
+                f"attention_factor {given:g} multiplies cos and sin; the formula gives {usual:g}"
+                + (", of which this is the square" if squared else ""),
+                "remove it, or write the factor on cos and sin, not that on scores",
+                case.where(name),
+            )
+
+
+def check_windows(case: Case) -> Iterator[Finding]:
+    """A longer window without a rule, the same extension twice, scaled windows."""
+    longest = case.facts.longest
+    for name, merged in case.layers.items():
+        theta = number(merged.values.get("rope_theta"))
+        key = (case.facts.model_type, case.entry("vocab_size"), theta)
+        window = _TRAINED_WINDOW.get(key) if isinstance(key[1], int) and theta else None  # type: ignore[arg-type]
+        if merged.rope_type == "default" and window and longest and longest > window:
+            yield Finding(
+                "WINDOW_WITHOUT_SCALING",
+                "warning",
+                f"max_position_embeddings is {longest}, but models with these entries are trained "
+                f"with {window}, and nothing is scaled",
+                f"add a rule, for example yarn with factor {longest / window:g}, unless the model "
+                "was trained further",
+            )
+        factor = number(merged.values.get("factor"))
+        multiplied = merged.rope_type in ("linear", "dynamic") and not case.facts.two_bases
+        if "vllm" in case.engines and multiplied and factor and factor > 1 and longest:
+            yield Finding(
+                "DOUBLE_EXTENSION",
+                "warning",
+                f"vLLM allows max_position_embeddings * factor = {longest} * {factor:g} = "
+                f"{longest * factor:g} positions",
+                f"pass --max-model-len {longest} if max_position_embeddings is extended already",
+            )
+        if name == "sliding_attention" and merged.rope_type in _SCALED:
+            yield Finding(
+                "SLIDING_LAYERS_SCALED",
+                "warning",
+                f"rope_type {merged.rope_type!r} slows layers that never look further than their "
+                "window",
+                'scale rope_parameters["full_attention"] alone',
+                name,
+            )
+
+
+def check_values(case: Case) -> Iterator[Finding]:
+    """Keys nobody reads, and values no reader accepts."""
+    for name, merged in case.layers.items():
+        where = case.where(name)
+        for key in merged.ignored:
+            near = difflib.get_close_matches(str(key), sorted(ROPE_KEYS), 1, 0.6)
+            hint = f"; did you mean {near[0]!r}?" if near and near[0] != key else ""
+            if key not in ("mrope_section", "mrope_interleaved", "llama_4_scaling_beta"):
+                yield Finding(
+                    "UNKNOWN_KEY",
+                    "warning",
+                    f"key {checks.abridged(key)} is not read for rope_type {merged.rope_type!r}"
+                    f"{hint}",
+                    "remove it, or correct its name",
+                    where,
+                )
+        factor = number(merged.values.get("factor"))
+        if factor is not None and factor < 1:
+            yield Finding(
+                "INVERTED_SCALE",
+                "error" if merged.rope_type in _SCALED else "warning",
+                f"factor {factor:g} is below 1, which turns pairs faster",
+                f"write {1 / factor:g}, new length / trained length" if factor > 0 else "write s",
+                where,
+            )
+        yield from _lists(case, merged, where)
+        if merged.rope_type not in ROPE_TYPES or merged.rope_type == "ntk":
+            known = ", ".join(kind for kind in ROPE_TYPES if kind != "ntk")
+            yield Finding(
+                "UNKNOWN_TYPE",
+                "error",
+                f"rope_type {checks.abridged(merged.rope_type)} is unknown to transformers",
+                f"use one of {known}; 'su' is now 'longrope', 'ntk' is a larger rope_theta",
+                where,
+            )
+
+
+def _lists(case: Case, merged: Merged, where: str | None) -> Iterator[Finding]:
+    partial = number(merged.values.get("partial_rotary_factor")) or 1.0
+    pairs = int(case.facts.head_dim * partial) // 2
+    for key in ("short_factor", "long_factor"):
+        value = merged.values.get(key)
+        if merged.rope_type == "longrope" and isinstance(value, list) and len(value) != pairs:
+            yield Finding(
+                "LIST_LENGTH",
+                "error",
+                f"{key} has {len(value)} entries for {pairs} pairs",
+                "write one entry per pair, half the rotated width",
+                where,
+            )
+
+
+def check_reads(case: Case) -> Iterator[Finding]:
+    """Odd widths, and whatever the rules themselves refuse."""
+    for name, merged in case.layers.items():
+        partial = number(merged.values.get("partial_rotary_factor")) or 1.0
+        width = int(case.facts.head_dim * partial) if 0 < partial <= 1 else case.facts.head_dim
+        if width % 2 or width < 2:
+            yield Finding(
+                "ODD_DIM",
+                "error",
+                f"the rotated width must be even; head_dim {case.facts.head_dim} * "
+                f"partial_rotary_factor {partial:g} gives {width}",
+                "choose a head_dim and a partial_rotary_factor with an even product",
+                case.where(name),
+            )
+            continue
+        known = {f.code for f in (*check_values(case), *check_yarn(case)) if f.severity == "error"}
+        try:
+            spec_of(merged, case.facts)
+        except ConfigError as error:
+            if not known:
+                yield Finding(
+                    "BAD_VALUE",
+                    "error",
+                    str(error),
+                    "correct the value; engines warn at best, or stop later with another message",
+                    case.where(name),
+                )
