@@ -105,8 +105,8 @@ class ModelFacts:
 
     @property
     def two_bases(self) -> bool:
-        """Whether the class has one base for full and one for sliding attention."""
-        return self.model_type in TWO_BASES
+        """Whether the class of transformers has a base for full and one for sliding attention."""
+        return self.model_type in TWO_BASES and "rope_layout" not in self.config  # not a GGUF
 
 
 def load_config(source: str | os.PathLike[str]) -> dict[str, Any]:

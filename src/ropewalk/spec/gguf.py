@@ -240,7 +240,11 @@ def config_of_gguf(header: GgufHeader) -> dict[str, Any]:
             config["head_dim"] = width  # the rotary slice of latent attention is a head of its own
         elif width != whole:
             parameters["partial_rotary_factor"] = width / whole
+    swa = get("rope.freq_base_swa")
     config["rope_parameters"] = parameters
+    if swa is not None:
+        sliding = {"rope_type": "default", "rope_theta": swa}
+        config["rope_parameters"] = {"full_attention": parameters, "sliding_attention": sliding}
     return config
 
 
