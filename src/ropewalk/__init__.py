@@ -10,7 +10,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from ropewalk._version import __version__
-from ropewalk.errors import CheckpointError, ConfigError, DataError, RopewalkError, ShapeError
+from ropewalk.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    RopeConfigWarning,
+    RopewalkError,
+    ShapeError,
+)
 from ropewalk.spec import (
     NTK,
     CustomFactors,
@@ -22,8 +29,10 @@ from ropewalk.spec import (
     Proportional,
     Resonance,
     RopeSpec,
+    RopeUse,
     XPos,
     Yarn,
+    rope_layers,
 )
 
 if TYPE_CHECKING:
@@ -67,7 +76,9 @@ __all__ = [
     "PRope",
     "Proportional",
     "Resonance",
+    "RopeConfigWarning",
     "RopeSpec",
+    "RopeUse",
     "RopewalkError",
     "RotaryEmbedding",
     "RotaryTable",
@@ -79,6 +90,7 @@ __all__ = [
     "positions_for_shard",
     "positions_from_attention_mask",
     "positions_from_cu_seqlens",
+    "rope_layers",
     "rotate",
     "softmax_attention",
 ]

@@ -25,3 +25,7 @@ class CheckpointError(RopewalkError, ValueError):
 
 class DataError(RopewalkError, ValueError):
     """A text source is missing, empty or not text."""
+
+
+class RopeConfigWarning(UserWarning):
+    """An entry of a config is stored and read by nobody, or an absent one has a stand-in."""

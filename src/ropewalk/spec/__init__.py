@@ -3,11 +3,13 @@
 from ropewalk.spec.by_length import DynamicNTK, LongRope
 from ropewalk.spec.by_pair import CustomFactors, PRope, Proportional, Resonance
 from ropewalk.spec.by_parts import Llama3, Yarn
+from ropewalk.spec.layers import rope_layers
 from ropewalk.spec.pairs import PairLayout
 from ropewalk.spec.parameters import spec_from_rope_parameters
 from ropewalk.spec.rope_spec import RopeSpec
 from ropewalk.spec.scaling import NTK, Linear, ScalingRule
 from ropewalk.spec.spectrum import Ladder, wavelengths
+from ropewalk.spec.use import RopeUse
 from ropewalk.spec.xpos import XPos
 
 __all__ = [
@@ -23,9 +25,11 @@ __all__ = [
     "Proportional",
     "Resonance",
     "RopeSpec",
+    "RopeUse",
     "ScalingRule",
     "XPos",
     "Yarn",
+    "rope_layers",
     "spec_from_rope_parameters",
     "wavelengths",
 ]

@@ -9,15 +9,16 @@ import numpy as np
 
 from ropewalk.errors import ConfigError
 from ropewalk.spec import checks, spectrum
-from ropewalk.spec.blocks import check_blocks
-from ropewalk.spec.pairs import LAYOUTS, PAIR_DTYPE, PairLayout, pair_members, tuple_of_axes
-from ropewalk.spec.scaling import ScalingRule
+from ropewalk.spec.pairs import PAIR_DTYPE, PairLayout, pair_members
+from ropewalk.spec.resolution import resolve
 from ropewalk.spec.spectrum import Ladder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
+
+    from ropewalk.spec.scaling import ScalingRule
 
     Rows = Sequence[int] | NDArray[np.integer[Any]]
     """Lengths, one per row of a batch."""
@@ -79,25 +80,55 @@ class RopeSpec:
     """Arithmetic of position times frequency; float32 reproduces models trained that way."""
 
     def __post_init__(self) -> None:
-        self._set("head_dim", checks.integer("head_dim", self.head_dim, at_least=1))
-        checks.choice("layout", self.layout, LAYOUTS)
-        self._set("theta", checks.real("theta", self.theta, above=1.0))
-        self._set("blocks", tuple(self.blocks or ()))
-        if self.blocks:
-            check_blocks(self)
-        self._resolve_slice()
-        self._default("output_layout", self.layout)
-        checks.choice("output_layout", self.output_layout, LAYOUTS)
-        self._default("frequency_dim", self.rotary_dim)
-        self._set("frequency_dim", checks.integer("frequency_dim", self.frequency_dim, at_least=1))
-        self._set("position_scale", checks.real("position_scale", self.position_scale))
-        if self.position_scale == 0:
-            raise ConfigError("position_scale must not be 0, which would rotate nothing; got 0")
-        self._set("position_offset", checks.real("position_offset", self.position_offset))
-        checks.choice("direction", self.direction, (1, -1))
-        checks.choice("angle_dtype", self.angle_dtype, ("float64", "float32"))
-        self._check_axes()
-        self._check_scaling()
+        resolve(self)
+
+    @classmethod
+    def from_config(cls, x: object) -> RopeSpec:
+        """Return the rotation that a model config means, in every shape found in the wild.
+
+        Read are ``rope_theta`` with ``rope_scaling`` (transformers 4), flat and nested
+        ``rope_parameters`` (transformers 5), legacy keys, composites (their language model) and
+        GGUF headers. A missing base is the documented default of that model_type.
+
+        Args:
+            x: A dictionary; the path of a config.json, of a model folder or of a GGUF file; or an
+                object with ``to_dict()``, such as a ``PretrainedConfig``.
+
+        Raises:
+            ConfigError: The model_type is unknown or no rotation, an entry contradicts another or
+                has no meaning, or the model has more than one rotation.
+
+        Warns:
+            RopeConfigWarning: An entry is stored and ignored, or a stand-in is taken.
+
+        Example:
+            >>> config = {"model_type": "phi", "hidden_size": 256, "num_attention_heads": 4}
+            >>> spec = RopeSpec.from_config(config)
+            >>> spec.layout, spec.rotary_dim, spec.head_dim
+            ('half', 32, 64)
+        """
+        from ropewalk.spec.layers import spec_from_config
+
+        return spec_from_config(x)
+
+    @classmethod
+    def per_layer_type(cls, x: object) -> dict[str, RopeSpec | None]:
+        """Return the rotation of every layer type of a model; None for one that does not turn.
+
+        Args:
+            x: As in :meth:`from_config`.
+
+        Raises:
+            ConfigError: As in :meth:`from_config`, but several rotations are welcome.
+
+        Example:
+            >>> config = {"model_type": "gemma3_text", "head_dim": 256}
+            >>> {kind: s.theta for kind, s in RopeSpec.per_layer_type(config).items()}
+            {'full_attention': 1000000.0, 'sliding_attention': 10000.0}
+        """
+        from ropewalk.spec.layers import per_layer_type
+
+        return per_layer_type(x)
 
     def inv_freq(self, seq_len: int | Rows | None = None) -> NDArray[np.float64]:
         """Return the frequency of every pair, after scaling.
@@ -343,50 +374,3 @@ class RopeSpec:
         from ropewalk.spec.parameters import rope_parameters_from_spec
 
         return rope_parameters_from_spec(self)
-
-    def _set(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)
-
-    def _default(self, name: str, value: object) -> None:
-        if getattr(self, name) is None:
-            self._set(name, value)
-
-    def _resolve_slice(self) -> None:
-        self._set("rotary_offset", checks.integer("rotary_offset", self.rotary_offset, at_least=0))
-        # With blocks the parent rotates nothing itself: its slice is the whole head, odd or not.
-        self._default("rotary_dim", self.head_dim)
-        self._set("rotary_dim", checks.integer("rotary_dim", self.rotary_dim, at_least=1))
-        if self.blocks:
-            return
-        if self.rotary_dim % 2:
-            raise ConfigError(
-                f"rotary_dim must be even; got rotary_dim={self.rotary_dim}, "
-                f"head_dim={self.head_dim}; rotate an even slice of the head"
-            )
-        if self.rotary_offset + self.rotary_dim > self.head_dim:
-            raise ConfigError(
-                "rotary_offset + rotary_dim must be at most head_dim; got "
-                f"rotary_offset={self.rotary_offset}, rotary_dim={self.rotary_dim}, "
-                f"head_dim={self.head_dim}"
-            )
-
-    def _check_scaling(self) -> None:
-        if self.scaling is None:
-            return
-        scaling: object = self.scaling
-        if not isinstance(scaling, ScalingRule):
-            raise ConfigError(
-                f"scaling must be a rule such as Linear(factor=2.0), or None; got {scaling!r}"
-            )
-        scaling.check(self.ladder)
-
-    def _check_axes(self) -> None:
-        if self.axes is None:
-            return
-        axes = tuple_of_axes(self.axes)
-        if len(axes) != self.n_pairs:
-            raise ConfigError(
-                f"axes must have one (axis, rung) for each of the {self.n_pairs} pairs; "
-                f"got {len(axes)}"
-            )
-        self._set("axes", axes)
