@@ -79,7 +79,7 @@ class ModelFacts:
         Raises:
             ConfigError: The width of a head cannot be derived, or an entry has a wrong type.
         """
-        text = _text_part(config)
+        text = text_part(config)
         model_type = text.get("model_type") or config.get("model_type") or ""
         if not isinstance(model_type, str):
             raise ConfigError(f"model_type must be a string; got {checks.abridged(model_type)}")
@@ -146,12 +146,21 @@ def load_config(source: str | os.PathLike[str]) -> dict[str, Any]:
     return config
 
 
-def _text_part(config: object, depth: int = 0) -> Mapping[str, Any]:
+def text_part(config: object, depth: int = 0) -> Mapping[str, Any]:
+    """Return the part of a composite configuration that is about text, or all of another.
+
+    Args:
+        config: The configuration.
+        depth: How deep it stands in another one.
+
+    Raises:
+        ConfigError: Not a dictionary.
+    """
     if not isinstance(config, Mapping):
         raise ConfigError(f"config must be a dictionary; got {checks.abridged(config)}")
     for name in _COMPOSITES:
         if isinstance(config.get(name), Mapping) and depth < 4:
-            return _text_part(config[name], depth + 1)
+            return text_part(config[name], depth + 1)
     return config
 
 

@@ -1,0 +1,182 @@
+"""Write the rotation of a configuration in another form, and read it back to be sure."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from ropewalk.errors import ConfigError
+from ropewalk.spec import checks
+from ropewalk.spec.diagnose import diagnose
+from ropewalk.spec.difference import compare_readings
+from ropewalk.spec.engines import read_as
+from ropewalk.spec.facts import ModelFacts, text_part
+from ropewalk.spec.merged import ALL_LAYERS, ORIGINAL, Merged, merge
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Form = Literal["v4", "v5"]
+_FORMS = ("v4", "v5")
+_LEGACY = ("rope_scaling", "rope_theta", "rope_local_base_freq", "rope_parameters")
+
+
+def convert_config(config: Mapping[str, Any], *, to: Form) -> dict[str, Any]:
+    """Return a configuration with its rope entries in the form of transformers 4 or 5.
+
+    Args:
+        config: The configuration; it is not changed.
+        to: "v4" writes rope_theta and rope_scaling, "v5" one rope_parameters.
+
+    Raises:
+        ConfigError: It has an error that would be carried over, or the form cannot hold it.
+
+    Example:
+        >>> config = {"model_type": "llama", "head_dim": 64, "rope_theta": 1e5}
+        >>> convert_config(config, to="v5")["rope_parameters"]
+        {'rope_theta': 100000.0, 'rope_type': 'default'}
+    """
+    checks.choice("to", to, _FORMS)
+    facts = _checked(config)
+    layers = merge(facts)
+    result = copy.deepcopy(dict(config))
+    text: dict[str, Any] = text_part(result)  # type: ignore[assignment]
+    outer_original = ORIGINAL in text
+    for name in _LEGACY:
+        text.pop(name, None)
+    dictionaries = {
+        name: None if merged is None else _dictionary(merged, drop_original=outer_original)
+        for name, merged in layers.items()
+    }
+    if to == "v5":
+        flat = dictionaries.get(ALL_LAYERS) if ALL_LAYERS in dictionaries else None
+        text["rope_parameters"] = flat if flat is not None else dictionaries
+    else:
+        _write_v4(text, dictionaries, facts)
+    before, after = read_as(facts, "hf"), read_as(ModelFacts.of(result), "hf")
+    length = facts.longest or 1
+    if not all(found.is_none for found in compare_readings(before, after, seq_len=length)):
+        raise ConfigError(f"form {to!r} cannot hold this rotation; got {checks.abridged(layers)}")
+    return result
+
+
+def llama_cpp_flags(config: Mapping[str, Any]) -> list[str]:
+    """Return the flags that give llama.cpp the rotation of a configuration.
+
+    Args:
+        config: The configuration.
+
+    Raises:
+        ConfigError: No flag can say it: layer types, llama3 and longrope are in the GGUF file.
+    """
+    merged, facts = _only(config, "llama.cpp flags")
+    values, kind = merged.values, merged.rope_type
+    if values.get("partial_rotary_factor", 1.0) != 1.0:
+        raise ConfigError(
+            "llama.cpp has no flag for partial_rotary_factor; got "
+            f"{values['partial_rotary_factor']!r}; the converter writes it into the GGUF file"
+        )
+    flags = ["--rope-freq-base", _plain(values["rope_theta"])]
+    if kind == "default":
+        flags += ["--rope-scaling", "none"]
+    elif kind == "linear":
+        flags += ["--rope-scaling", "linear", "--rope-scale", _plain(values["factor"])]
+    elif kind == "yarn":
+        flags += ["--rope-scaling", "yarn", "--rope-scale", _plain(values["factor"])]
+        flags += ["--yarn-orig-ctx", _plain(values[ORIGINAL])]
+        for key, flag in (("beta_fast", "--yarn-beta-fast"), ("beta_slow", "--yarn-beta-slow")):
+            if values.get(key):
+                flags += [flag, _plain(values[key])]
+        if compare_readings(read_as(facts, "hf"), read_as(facts, "llama.cpp"))[0].is_none is False:
+            raise ConfigError(
+                "llama.cpp has no flag for what differs there: "
+                f"{'; '.join(read_as(facts, 'llama.cpp').notes)}"
+            )
+    else:
+        raise ConfigError(
+            f"llama.cpp has no flag for rope_type {kind!r}; the converter writes it into the GGUF "
+            "file"
+        )
+    longest = read_as(facts, "vllm").longest if kind != "default" else facts.longest
+    return flags if longest is None else [*flags, "--ctx-size", str(longest)]
+
+
+def server_command(config: Mapping[str, Any], *, engine: Literal["vllm", "sglang"]) -> list[str]:
+    """Return the arguments that give vLLM or SGLang the rotation of a configuration.
+
+    The dictionary replaces that of the model, so it repeats rope_theta.
+
+    Args:
+        config: The configuration.
+        engine: "vllm" or "sglang".
+
+    Raises:
+        ConfigError: It has an error that would be carried over, or the engine is another one.
+    """
+    checks.choice("engine", engine, ("vllm", "sglang"))
+    facts = _checked(config)
+    longest = read_as(facts, "vllm").longest
+    text = text_part(convert_config(config, to="v5"))
+    overrides = json.dumps({"rope_parameters": text["rope_parameters"]}, separators=(",", ":"))
+    names = {
+        "vllm": ("--hf-overrides", "--max-model-len"),
+        "sglang": ("--json-model-override-args", "--context-length"),
+    }[engine]
+    return [names[0], overrides] + ([] if longest is None else [names[1], str(longest)])
+
+
+def _checked(config: Mapping[str, Any]) -> ModelFacts:
+    facts = ModelFacts.of(config)
+    errors = [finding for finding in diagnose(facts) if finding.severity == "error"]
+    if errors:
+        raise ConfigError(
+            f"config must be free of errors to be converted; got {errors[0].code}: "
+            f"{errors[0].message}; {errors[0].remedy}"
+        )
+    return facts
+
+
+def _only(config: Mapping[str, Any], what: str) -> tuple[Merged, ModelFacts]:
+    facts = _checked(config)
+    layers = merge(facts)
+    merged = layers.get(ALL_LAYERS)
+    if merged is None:
+        raise ConfigError(
+            f"{what} can hold one rotation for all layers; got layer types {sorted(layers)}"
+        )
+    return merged, facts
+
+
+def _dictionary(merged: Merged, *, drop_original: bool) -> dict[str, Any]:
+    values = {key: value for key, value in merged.values.items() if key != "type"}
+    if drop_original:
+        values.pop(ORIGINAL, None)  # it stays beside the dictionary, where it has precedence
+    return values
+
+
+def _write_v4(
+    text: dict[str, Any], dictionaries: Mapping[str, dict[str, Any] | None], facts: ModelFacts
+) -> None:
+    """Write rope_theta and rope_scaling, and the local base where the class has one."""
+    one = dictionaries.get(ALL_LAYERS)
+    if facts.two_bases:
+        local = dict(dictionaries["sliding_attention"] or {})
+        one = dictionaries["full_attention"]
+        text["rope_local_base_freq"] = local.pop("rope_theta")
+        if local != {"rope_type": "default"}:
+            raise ConfigError(f"form 'v4' cannot scale sliding layers; got {local}")
+    if one is None:
+        raise ConfigError(f"form 'v4' cannot hold layer types; got {sorted(dictionaries)}")
+    values = dict(one)
+    text["rope_theta"] = values.pop("rope_theta")
+    partial = values.pop("partial_rotary_factor", None)
+    if partial is not None:
+        text["partial_rotary_factor"] = partial
+    text["rope_scaling"] = None if values == {"rope_type": "default"} else values
+
+
+def _plain(value: Any) -> str:
+    return np.format_float_positional(float(value), trim="-")
