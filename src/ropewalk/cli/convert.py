@@ -1,0 +1,95 @@
+"""``ropewalk convert``: rope entries and weights in the form that another program expects."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+convert = typer.Typer(
+    help="Convert rope entries and weights to what another program expects.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+
+@convert.command("config")
+def config(
+    source: Annotated[str, typer.Argument(help="A config.json, model folder or GGUF file.")],
+    to: Annotated[str, typer.Option("--to", help="v4, v5, llama.cpp, vllm or sglang.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File for v4 and v5; else printed.")
+    ] = None,
+) -> None:
+    """Write the rope entries as transformers 4 or 5 have them, or as flags of a server.
+
+    What is written is read back and must give the same rotation.
+
+    **Examples**
+
+    `ropewalk convert config config.json --to v5 -o new/config.json`
+
+    `ropewalk convert config config.json --to vllm`
+
+    `ropewalk convert config config.json --to llama.cpp`
+    """
+    from ropewalk.errors import ConfigError
+    from ropewalk.spec import rewrite
+    from ropewalk.spec.checks import choice
+    from ropewalk.spec.facts import load_config
+
+    choice("--to", to, ("v4", "v5", "llama.cpp", "vllm", "sglang"))
+    entries = load_config(source)
+    if to in ("v4", "v5"):
+        form: Any = to
+        text = json.dumps(rewrite.convert_config(entries, to=form), indent=2)
+    elif to == "llama.cpp":
+        text = shlex.join(rewrite.llama_cpp_flags(entries))
+    else:
+        engine: Any = to
+        text = shlex.join(rewrite.server_command(entries, engine=engine))
+    if output is None:
+        print(text)
+        return
+    if output.exists():
+        raise ConfigError(f"--output must not exist; got {str(output)!r}")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(f"{text}\n", encoding="utf-8")
+    print(output)
+
+
+@convert.command("weights")
+def weights(
+    source: Annotated[str, typer.Argument(help="A .safetensors file or a folder of them.")],
+    output: Annotated[str, typer.Argument(help="New file or folder; must not exist.")],
+    to: Annotated[str, typer.Option("--to", help="half or interleaved.")],
+    source_layout: Annotated[
+        str | None, typer.Option("--from", help="Layout now; else that of the model class.")
+    ] = None,
+    config_file: Annotated[
+        str | None, typer.Option("--config", help="Its configuration; else beside the weights.")
+    ] = None,
+) -> None:
+    """Permute query and key rows, biases and norms from one pair layout to the other.
+
+    Streams file by file, knows grouped heads and partial rotation, and compares the scores of the
+    written file with those of the old one.
+
+    **Examples**
+
+    `ropewalk convert weights models/llama models/llama-interleaved --to interleaved`
+
+    `ropewalk convert weights model.safetensors new.safetensors --to half --from interleaved`
+    """
+    from ropewalk.spec.weights import convert_weights
+
+    target: Any = to
+    layout: Any = source_layout
+    report = convert_weights(source, output, to=target, config=config_file, source_layout=layout)
+    print(f"{len(report.tensors)} tensors: {report.source} -> {report.target}")
+    print(f"scores equal to {report.score_error:.1g} of the norms")
+    for path in report.files:
+        print(path)
