@@ -18,14 +18,13 @@ def rotation_matrix(spec, position, seq_len=None):
     """Return R with y = R x at one position (a number, or one per axis), from spec.pairs()."""
     p = np.atleast_1d(np.asarray(position, dtype=np.float64))
     p = (p + spec.position_offset) * spec.position_scale
+    pairs = spec.pairs(seq_len)
+    angle = pairs.sign * p[pairs.axis] * pairs.inv_freq
+    c, s = np.cos(angle) * pairs.amplitude, np.sin(angle) * pairs.amplitude
     matrix = np.eye(spec.head_dim)
-    for row in spec.pairs(seq_len):
-        angle = row.sign * p[row.axis] * row.inv_freq
-        c, s = np.cos(angle) * row.amplitude, np.sin(angle) * row.amplitude
-        for out, from_a, from_b in ((row.out_a, c, -s), (row.out_b, s, c)):
-            matrix[out] = 0.0
-            matrix[out, row.in_a] = from_a
-            matrix[out, row.in_b] = from_b
+    matrix[np.concatenate([pairs.out_a, pairs.out_b])] = 0.0
+    matrix[pairs.out_a, pairs.in_a], matrix[pairs.out_a, pairs.in_b] = c, -s
+    matrix[pairs.out_b, pairs.in_a], matrix[pairs.out_b, pairs.in_b] = s, c
     return matrix
 
 

@@ -82,11 +82,13 @@ _UNIFORM: dict[tuple[str, float], str] = {
 }
 
 _PARTIAL: dict[float, str] = {
+    0.2: "musicflamingo",
     0.25: "gpt_neox stablelm qwen3_next qwen3_5_text qwen3_5_moe_text",
     0.5: """bamba dots3_note_audio_encoder glm4_moe glmasr_encoder nemotron persimmon phi
         nemotron3_5_transcribe_asr_audio recurrent_gemma glm glm4 glm4v_moe_text mistral4""",
     0.8: "moonshine_streaming",
     0.9: "moonshine",
+    4.0: "efficientloftr",
     1.0: """gpt_neox_japanese minimax_m2 minimax_m3_vl_text nemotron3_diarization_audio phi3
         phi4_multimodal solar_open glm4v_text glm_image_text glm_ocr_text qwen4_exp_text""",
 }

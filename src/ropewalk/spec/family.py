@@ -25,7 +25,6 @@ class Convention:
     direction: Literal[1, -1] = 1
     slice: Slice = "leading"
     axes: Axis | None = None
-    values: bool = False
     output_inverse: bool = False
     heads: tuple[int, ...] | None = None
     stage: Stage = "after_projection"
@@ -62,7 +61,6 @@ CONVENTIONS: dict[str, Convention] = {
     "C21": Convention("interleaved", slice="trailing", output_inverse=True),
     "C22": Convention("half", direction=-1),
     "C23": Convention("half", stage="before_projection"),
-    "C24": Convention("half", values=True),
     "C25": Convention("interleaved", "half", heads=(0,)),
     # time, height and width
     "M1": Convention("half", axes="contiguous"),

@@ -112,7 +112,7 @@ def _uses(
     convention = family.convention_of(config)
     spec = spec_of_label(family, config, parameters, label, convention)
     kind = convention or _PLAIN
-    values = kind.values or family.convention == "C24"
+    values = family.convention == "C24"
     if family.convention == "C14":
         values = checks.boolean("rotary_value", config.get("rotary_value", False))
     factor = 1.0

@@ -97,7 +97,7 @@ def tower_of(config: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
         if config.get("rope_layout") in GGUF_FAMILIES:
             return _of_gguf(name, config)
         known = _known(name, config)
-        if known is not None and inner is None:
+        if known is not None and (inner is None or _has_width(known, config)):
             return FAMILIES[known], dict(config)
         if inner is None:
             raise ConfigError(
@@ -127,6 +127,12 @@ def _known(name: str, config: Mapping[str, Any]) -> str | None:
         return f"{name}_vision"  # in configs of transformers 4 all towers have the same name
     names = (name, _ALIASES.get(name), f"{name}_text")
     return next((found for found in names if found in FAMILIES), None)
+
+
+def _has_width(name: str, config: Mapping[str, Any]) -> bool:
+    """Return whether a config with towers beside it is that of a model itself."""
+    key = FAMILIES[name].keys.get("hidden_size", "hidden_size")
+    return isinstance(config.get(key), int)
 
 
 def _of_gguf(name: str, config: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:

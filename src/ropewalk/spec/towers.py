@@ -67,12 +67,12 @@ def _space_time(family: Family, config: Mapping[str, Any], parameters: dict[str,
 
 def _two_blocks(family: Family, config: Mapping[str, Any], parameters: dict[str, Any]) -> RopeSpec:
     """One half-split rotation per axis, each of half the head."""
-    width = _width(family, config, multiple_of=4)
+    width, theta = _width(family, config, multiple_of=4), _theta(parameters)
     blocks = tuple(
         RopeSpec(
             width,
             "half",
-            theta=_theta(parameters),
+            theta=theta,
             rotary_dim=width // 2,
             rotary_offset=axis * width // 2,
             axes=axes.axial((axis,), width // 4),
