@@ -10,30 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from ropewalk.errors import ConfigError
 from ropewalk.spec import checks
+from ropewalk.spec.config_keys import entry
+from ropewalk.spec.families import REFUSED
 from ropewalk.spec.pairs import LAYOUTS
+from ropewalk.spec.sources import tower_of
 
 if TYPE_CHECKING:
     import os
 
+    from ropewalk.spec.family import Convention, Family
     from ropewalk.spec.pairs import PairLayout
 
 _MOST_BYTES = 32 * 1024 * 1024
 _COMPOSITES = ("text_config", "llm_config", "language_config", "thinker_config")
-_INTERLEAVED = frozenset(
-    (
-    "roformer", "gptj", "codegen", "cohere", "cohere2", "glm", "glm4", "ernie4_5", "ernie4_5_moe",
-    "llama4", "llama4_text", "helium", "deepseek_v2", "deepseek_v3", "deepseek_v32",
-    )
-)  # fmt: skip
-TWO_BASES = {
-    "gemma3": (1e6, 1e4),
-    "gemma3_text": (1e6, 1e4),
-    "gemma3n": (1e6, 1e4),
-    "gemma3n_text": (1e6, 1e4),
-    "modernbert": (1.6e5, 1e4),
-    "modernbert-decoder": (1.6e5, 1e4),
-}
-"""Default bases of full and sliding attention, for model types that have a base for each."""
 ROPE_KEYS = frozenset(
     (
     "rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings",
@@ -68,6 +57,8 @@ class ModelFacts:
     """max_position_embeddings."""
     config: Mapping[str, Any]
     """The text part of the configuration."""
+    family: Family | None = None
+    """What the code of the model class adds; None where the class is not known."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> ModelFacts:
@@ -79,21 +70,26 @@ class ModelFacts:
         Raises:
             ConfigError: The width of a head cannot be derived, or an entry has a wrong type.
         """
-        text = text_part(config)
-        model_type = text.get("model_type") or config.get("model_type") or ""
+        family, text = _family_and_text(config)
+        model_type = text.get("model_type") or ""
         if not isinstance(model_type, str):
             raise ConfigError(f"model_type must be a string; got {checks.abridged(model_type)}")
+        convention = None if family is None else family.convention_of(text)
+        if family is not None and convention is None:
+            raise ConfigError(
+                f"model_type must rotate along one axis of text to be inspected; got "
+                f"{model_type!r}; RopeSpec.from_config describes it"
+            )
         longest = _first(text, "max_position_embeddings", "n_positions", "n_ctx", "seq_length")
         layers = _first(text, "num_hidden_layers", "n_layer", "num_layers")
-        layout = text.get("rope_layout", "interleaved" if model_type in _INTERLEAVED else "half")
-        checks.choice("rope_layout", layout, LAYOUTS)
         return cls(
             model_type,
-            _head_dim(text),
-            layout,
+            _head_dim(text, family),
+            _layout(text, convention),
             None if layers is None else checks.integer("num_hidden_layers", layers, at_least=1),
             None if longest is None else checks.length("max_position_embeddings", longest),
             text,
+            family,
         )
 
     @property
@@ -106,7 +102,21 @@ class ModelFacts:
     @property
     def two_bases(self) -> bool:
         """Whether the class of transformers has a base for full and one for sliding attention."""
-        return self.model_type in TWO_BASES and "rope_layout" not in self.config  # not a GGUF
+        keys = {} if self.family is None else self.family.theta_keys
+        return len(set(keys.values())) == 2
+
+    def base(self, label: str | None = None) -> float:
+        """Return the base that the class takes where the configuration has none.
+
+        Args:
+            label: Layer type, for classes with several bases.
+        """
+        if self.family is None:
+            return 10_000.0
+        theta = self.family.theta
+        if isinstance(theta, Mapping):
+            return theta.get(label or "", next(iter(theta.values())))
+        return theta
 
 
 def load_config(source: str | os.PathLike[str]) -> dict[str, Any]:
@@ -168,12 +178,39 @@ def _first(config: Mapping[str, Any], *names: str) -> Any:
     return next((config[name] for name in names if config.get(name) is not None), None)
 
 
-def _head_dim(config: Mapping[str, Any]) -> int:
-    given = _first(config, "qk_rope_head_dim", "head_dim", "attention_head_dim")
-    if given is not None:
-        return checks.integer("head_dim", given, at_least=1)
-    width = _first(config, "hidden_size", "n_embd", "d_model")
-    heads = _first(config, "num_attention_heads", "n_head", "num_heads")
+def _family_and_text(config: Mapping[str, Any]) -> tuple[Family | None, Mapping[str, Any]]:
+    """Return the family, where it is known, and the part of the configuration that it reads."""
+    text = text_part(config)
+    if text.get("rope_layout") is not None:
+        return None, text  # a GGUF file, which holds everything itself
+    try:
+        return tower_of(config)
+    except ConfigError:
+        names = (config.get("model_type"), text.get("model_type"))
+        if any(isinstance(name, str) and name in REFUSED for name in names):
+            raise
+        return None, text
+
+
+def _layout(config: Mapping[str, Any], convention: Convention | None) -> PairLayout:
+    if convention is not None:
+        return convention.layout
+    layout: PairLayout = config.get("rope_layout", "half")
+    checks.choice("rope_layout", layout, LAYOUTS)
+    return layout
+
+
+def _head_dim(config: Mapping[str, Any], family: Family | None) -> int:
+    def get(key: str) -> Any:
+        return config.get(key) if family is None else entry(family, config, key)
+
+    for key in ("qk_rope_head_dim", "head_dim"):
+        if get(key) is not None:
+            return checks.integer(key, get(key), at_least=1)
+    if family is not None and family.head_dim is not None:
+        return family.head_dim
+    width = get("hidden_size") or _first(config, "n_embd", "d_model")
+    heads = get("num_attention_heads") or _first(config, "n_head", "num_heads")
     if width is None or heads is None:
         raise ConfigError(
             "config must hold head_dim, or hidden_size and num_attention_heads; "

@@ -266,8 +266,8 @@ def _limit(trained: int | None, facts: ModelFacts, target: int | None) -> int:
 
 
 def _softmax_scale(spec: RopeSpec, facts: ModelFacts) -> float:
-    """Return the factor on scores beside the tables, which the latent-attention classes apply."""
-    if spec.scaling is None or "qk_rope_head_dim" not in facts.config:
+    """Return the factor on scores beside the tables, which some classes apply."""
+    if spec.scaling is None or facts.family is None or not facts.family.scaled_softmax:
         return 1.0
     return spec.scaling.softmax_scale_factor()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ropewalk.spec import checks
 from ropewalk.spec.facts import ROPE_KEYS
 from ropewalk.spec.findings import Finding, equal_lists, number
-from ropewalk.spec.merged import ORIGINAL, default_theta, written_dictionary
+from ropewalk.spec.merged import ORIGINAL, written_dictionary
 
 if TYPE_CHECKING:
     from ropewalk.spec.findings import Case
@@ -22,7 +22,7 @@ def check_theta(case: Case) -> Iterator[Finding]:
     has_base = any(case.entry(name) is not None for name in ("rope_theta", "rotary_emb_base"))
     if case.facts.two_bases or has_base:
         return
-    default = default_theta(case.facts.model_type)
+    default = case.facts.base()
     if isinstance(old, Mapping) and old and isinstance(new, Mapping) and "rope_theta" in new:
         if "rope_theta" not in old:
             yield Finding(
@@ -36,6 +36,7 @@ def check_theta(case: Case) -> Iterator[Finding]:
     for name, merged in case.layers.items():
         if "rope_theta" in merged.written:
             continue
+        default = case.facts.base(name)
         scaled = merged.rope_type != "default" and bool(written)
         yield Finding(
             "THETA_DEFAULTED",

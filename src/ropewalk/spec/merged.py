@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ropewalk.errors import ConfigError
+from ropewalk.errors import ConfigError, RopeConfigWarning
 from ropewalk.spec import checks
-from ropewalk.spec.facts import TWO_BASES
+from ropewalk.spec.config_keys import documented_partial, rope_dictionaries
 from ropewalk.spec.parameters import spec_from_rope_parameters
 
 if TYPE_CHECKING:
     from ropewalk.spec.facts import ModelFacts
+    from ropewalk.spec.family import Family
     from ropewalk.spec.rope_spec import RopeSpec
 
 ORIGINAL = "original_max_position_embeddings"
@@ -30,29 +32,6 @@ _KEYS_OF_TYPE = {
     "longrope": f"factor {ORIGINAL} short_factor long_factor attention_factor short_mscale "
     "long_mscale",
     "proportional": "factor",
-}
-_DEFAULT_THETA = {
-    "apertus": 1.2e7,
-    "bitnet": 5e5,
-    "cohere": 5e5,
-    "cwm": 1e6,
-    "ernie4_5": 5e5,
-    "ernie4_5_moe": 5e5,
-    "exaone": 5e5,
-    "gpt_oss": 1.5e5,
-    "helium": 1e5,
-    "hy_v3": 11_158_840.0,
-    "llama4": 5e5,
-    "llama4_text": 5e5,
-    "minimax_m2": 5e6,
-    "mllama": 5e5,
-    "mllama_text_model": 5e5,
-    "nomic_bert": 1e3,
-    "olmo3": 5e5,
-    "qwen3_vl": 5e5,
-    "qwen3_vl_text": 5e5,
-    "smollm3": 2e6,
-    "solar_open": 1e6,
 }
 
 
@@ -92,19 +71,6 @@ class Merged:
         return tuple(key for key in self.values if key not in self.used)
 
 
-def default_theta(model_type: str) -> float:
-    """Return the base that transformers 5.24 takes for a model type without rope_theta.
-
-    Args:
-        model_type: The model type; unknown ones get 10,000, the value of nearly all classes.
-
-    Example:
-        >>> default_theta("gpt_oss"), default_theta("llama")
-        (150000.0, 10000.0)
-    """
-    return _DEFAULT_THETA.get(model_type, 10_000.0)
-
-
 def written_dictionary(facts: ModelFacts) -> dict[str, Any]:
     """Return the dictionary that wins: rope_scaling where it is set, else rope_parameters.
 
@@ -137,16 +103,18 @@ def merge(facts: ModelFacts) -> dict[str, Merged | None]:
     """
     if facts.two_bases:
         return _merge_two_bases(facts)
+    if facts.family is not None and facts.family.labels:
+        return _merge_labels(facts, facts.family)
     written = written_dictionary(facts)
     theta = _theta(facts)
     nested = {key: value for key, value in written.items() if _is_layer_type(facts, key, value)}
     if not nested:
-        return {ALL_LAYERS: _complete(facts, written, theta, nested=False)}
+        return {ALL_LAYERS: _complete(facts, written, theta, ALL_LAYERS, nested=False)}
     for key, value in nested.items():
         if value is not None and not isinstance(value, Mapping):
             raise ConfigError(f"rope_parameters[{key!r}] must be a dictionary; got {value!r}")
     return {
-        key: None if value is None else _complete(facts, value, theta, nested=True)
+        key: None if value is None else _complete(facts, value, theta, key, nested=True)
         for key, value in nested.items()
     }
 
@@ -179,7 +147,7 @@ def _theta(facts: ModelFacts) -> Any:
     for name in ("rope_theta", "rotary_emb_base", "rope_base"):
         if facts.config.get(name) is not None:
             return facts.config[name]
-    return default_theta(facts.model_type)
+    return facts.base()
 
 
 def _is_layer_type(facts: ModelFacts, key: str, value: object) -> bool:
@@ -189,7 +157,9 @@ def _is_layer_type(facts: ModelFacts, key: str, value: object) -> bool:
     return isinstance(value, Mapping) or (value is None and key.endswith("attention"))
 
 
-def _complete(facts: ModelFacts, written: Mapping[str, Any], theta: Any, *, nested: bool) -> Merged:
+def _complete(
+    facts: ModelFacts, written: Mapping[str, Any], theta: Any, label: str, *, nested: bool
+) -> Merged:
     values = {key: value for key, value in written.items() if value is not None}
     values.setdefault("rope_theta", theta)
     if facts.model_type in ("phi3", "phi4_multimodal") and values.get("rope_type") is None:
@@ -197,9 +167,7 @@ def _complete(facts: ModelFacts, written: Mapping[str, Any], theta: Any, *, nest
             str(values.get("type", "default")), values.get("type", "default")
         )
     values.setdefault("rope_type", values.get("type", "default"))
-    for name in ("partial_rotary_factor", "rotary_pct"):
-        if facts.config.get(name) is not None:
-            values.setdefault("partial_rotary_factor", facts.config[name])
+    _complete_partial(facts, values, label)
     if values["rope_type"] in _WITH_ORIGINAL:
         beside = facts.config.get(ORIGINAL)
         if beside is not None and not nested:
@@ -215,15 +183,53 @@ def _merge_two_bases(facts: ModelFacts) -> dict[str, Merged | None]:
     written = config.get("rope_parameters") or {}
     if not isinstance(written, Mapping):
         raise ConfigError(f"rope_parameters must be a dictionary; got {checks.abridged(written)}")
-    bases = TWO_BASES[facts.model_type]
-    old = {"full_attention": "rope_theta", "sliding_attention": "rope_local_base_freq"}
+    assert facts.family is not None
     result: dict[str, Merged | None] = {}
-    for (name, legacy), base in zip(old.items(), bases, strict=True):
+    for name, legacy in facts.family.theta_keys.items():
         own = written.get(name) or {}
-        if name == "full_attention" and isinstance(config.get("rope_scaling"), Mapping):
+        scaled = facts.family.scaled or ()
+        if name in scaled and isinstance(config.get("rope_scaling"), Mapping):
             own = {**own, **config["rope_scaling"]}
         if not isinstance(own, Mapping):
             raise ConfigError(f"rope_parameters[{name!r}] must be a dictionary; got {own!r}")
         theta = config.get(legacy)
-        result[name] = _complete(facts, own, base if theta is None else theta, nested=True)
+        theta = facts.base(name) if theta is None else theta
+        result[name] = _complete(facts, own, theta, name, nested=True)
     return result
+
+
+def _merge_labels(facts: ModelFacts, family: Family) -> dict[str, Merged | None]:
+    """Merge for classes with other layer types, which have rules and defaults of their own."""
+    written = written_dictionary(facts)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RopeConfigWarning)  # the diagnosis says the same
+        found = rope_dictionaries(family, facts.config)
+    result: dict[str, Merged | None] = {}
+    for name, values in found.items():
+        own = written.get(name)
+        stated = own if isinstance(own, Mapping) else written
+        nested = isinstance(own, Mapping)
+        result[name] = None if values is None else Merged(values, dict(stated), nested)
+    return result
+
+
+def _complete_partial(facts: ModelFacts, values: dict[str, Any], label: str) -> None:
+    """Add the share of the head that turns, or drop it where the class does not read it."""
+    key = "partial_rotary_factor"
+    for name in (key, "rotary_pct"):
+        if facts.config.get(name) is not None:
+            values.setdefault(key, facts.config[name])
+    if facts.family is None:
+        return
+    convention = facts.family.convention_of(facts.config)
+    if convention is not None and convention.slice == "rotary_dim":
+        absolute = checks.integer("rotary_dim", facts.config.get("rotary_dim", 64), at_least=2)
+        values[key] = absolute / facts.head_dim
+        return
+    documented = documented_partial(facts.family, label)
+    if documented is None or "qk_rope_head_dim" in facts.config:
+        values.pop(key, None)
+    else:
+        values.setdefault(key, documented)
+        if values[key] == 1.0:
+            del values[key]

@@ -44,6 +44,8 @@ def convert_config(config: Mapping[str, Any], *, to: Form) -> dict[str, Any]:
     layers = merge(facts)
     result = copy.deepcopy(dict(config))
     text: dict[str, Any] = text_part(result)  # type: ignore[assignment]
+    if {**text, "model_type": facts.model_type} != {**facts.config, "model_type": facts.model_type}:
+        raise ConfigError("config must be that of the language model alone; pass its sub-config")
     outer_original = ORIGINAL in text
     for name in _LEGACY:
         text.pop(name, None)

@@ -116,6 +116,19 @@ def check_values(case: Case) -> Iterator[Finding]:
                     "remove it, or correct its name",
                     where,
                 )
+        part = number(
+            merged.written.get("partial_rotary_factor", case.entry("partial_rotary_factor"))
+        )
+        family = case.facts.family
+        if part not in (None, 1.0) and family is not None and family.partial is None:
+            yield Finding(
+                "UNKNOWN_KEY",
+                "warning",
+                f"partial_rotary_factor {part:g} is not read by the class of "
+                f"{case.facts.model_type}, which turns the whole head",
+                "remove it, or use a class that reads it",
+                where,
+            )
         factor = number(merged.values.get("factor"))
         if factor is not None and factor < 1:
             yield Finding(
