@@ -56,8 +56,10 @@ def test_the_json_is_one_object_and_the_target_in_it():
         ("{", "JSON or GGUF"),
         ("[" * 100_000, "JSON or GGUF"),
         ("[]", "JSON object"),
-        ("{}", "head_dim"),
-        ('{"head_dim": 64, "max_position_embeddings": -3}', "-3"),
+        ("{}", "no rope entries"),
+        ('{"model_type": "bert", "hidden_size": 64}', "no rope entries"),
+        ('{"rope_theta": 1e4}', "head_dim"),
+        ('{"model_type": "llama", "head_dim": 64, "max_position_embeddings": -3}', "-3"),
     ],
 )
 def test_what_cannot_be_read_is_a_config_error(tmp_path, content, message):

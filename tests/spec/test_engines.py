@@ -108,7 +108,7 @@ def test_an_unread_rope_type_is_a_problem_and_no_exception():
 
 def test_profiles_say_where_they_come_from():
     with pytest.raises(ConfigError, match="tgi"):
-        read_as(ModelFacts.of({"head_dim": 64}), "tgi")
+        read_as(ModelFacts.of({"model_type": "llama", "head_dim": 64}), "tgi")
     for name in ("vllm", "llama.cpp", "sglang"):
         assert "derived from source at" in ENGINES[name].provenance
         assert "not executed" in ENGINES[name].provenance

@@ -13,7 +13,13 @@ from ropewalk.spec.merge_checks import (
     check_trained_length,
 )
 from ropewalk.spec.merged import merge
-from ropewalk.spec.value_checks import check_reads, check_values, check_windows, check_yarn
+from ropewalk.spec.value_checks import (
+    check_model,
+    check_reads,
+    check_values,
+    check_windows,
+    check_yarn,
+)
 
 if TYPE_CHECKING:
     from ropewalk.spec.facts import ModelFacts
@@ -28,6 +34,7 @@ _CHECKS = (
     check_windows,
     check_values,
     check_reads,
+    check_model,
 )
 
 

@@ -12,8 +12,10 @@ from ropewalk.errors import ConfigError
 from ropewalk.spec import checks
 from ropewalk.spec.config_keys import entry
 from ropewalk.spec.families import REFUSED
+from ropewalk.spec.from_config import of_label, rotates
 from ropewalk.spec.pairs import LAYOUTS
 from ropewalk.spec.sources import tower_of
+from ropewalk.spec.widths import head_width
 
 if TYPE_CHECKING:
     import os
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 32 * 1024 * 1024
 _COMPOSITES = ("text_config", "llm_config", "language_config", "thinker_config")
+_ROPE_ENTRIES = ("rope_parameters", "rope_scaling", "rope_theta", "rotary_emb_base", "rotary_dim")
 ROPE_KEYS = frozenset(
     (
     "rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings",
@@ -80,6 +83,7 @@ class ModelFacts:
                 f"model_type must rotate along one axis of text to be inspected; got "
                 f"{model_type!r}; RopeSpec.from_config describes it"
             )
+        _refuse_what_does_not_rotate(text, family)
         longest = _first(text, "max_position_embeddings", "n_positions", "n_ctx", "seq_length")
         layers = _first(text, "num_hidden_layers", "n_layer", "num_layers")
         return cls(
@@ -104,6 +108,16 @@ class ModelFacts:
         """Whether the class of transformers has a base for full and one for sliding attention."""
         keys = {} if self.family is None else self.family.theta_keys
         return len(set(keys.values())) == 2
+
+    def width(self, label: str) -> int:
+        """Return the width of a head in layers of one type, which may have heads of their own.
+
+        Args:
+            label: Layer type.
+        """
+        if self.family is None or not self.family.labels or "qk_rope_head_dim" in self.config:
+            return self.head_dim
+        return head_width(self.family, of_label(self.family, self.config, label), label)
 
     def base(self, label: str | None = None) -> float:
         """Return the base that the class takes where the configuration has none.
@@ -190,6 +204,16 @@ def _family_and_text(config: Mapping[str, Any]) -> tuple[Family | None, Mapping[
         if any(isinstance(name, str) and name in REFUSED for name in names):
             raise
         return None, text
+
+
+def _refuse_what_does_not_rotate(config: Mapping[str, Any], family: Family | None) -> None:
+    named = config.get("model_type") or "without a model_type"
+    if family is not None and not rotates(family, config):
+        raise ConfigError(f"config must be of a model that rotates; {named!r} is set not to")
+    if family is None and not any(config.get(key) is not None for key in _ROPE_ENTRIES):
+        raise ConfigError(
+            f"config must be of a model that rotates; {named!r} is unknown and has no rope entries"
+        )
 
 
 def _layout(config: Mapping[str, Any], convention: Convention | None) -> PairLayout:

@@ -20,7 +20,7 @@ def check_theta(case: Case) -> Iterator[Finding]:
     old, new = case.entry("rope_scaling"), case.entry("rope_parameters")
     written = written_dictionary(case.facts)
     has_base = any(case.entry(name) is not None for name in ("rope_theta", "rotary_emb_base"))
-    if case.facts.two_bases or has_base:
+    if (case.facts.family is not None and case.facts.family.labels) or has_base:
         return
     default = case.facts.base()
     if isinstance(old, Mapping) and old and isinstance(new, Mapping) and "rope_theta" in new:

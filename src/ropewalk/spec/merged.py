@@ -52,6 +52,8 @@ class Merged:
     """The dictionary as the file has it, before defaults."""
     nested: bool
     """Whether it stood below a layer type."""
+    label: str = ALL_LAYERS
+    """The layer type that it is for."""
 
     @property
     def rope_type(self) -> str:
@@ -137,7 +139,7 @@ def spec_of(merged: Merged, facts: ModelFacts) -> RopeSpec:
             values.pop("factor", None)
     return spec_from_rope_parameters(
         values,
-        head_dim=facts.head_dim,
+        head_dim=facts.width(merged.label),
         layout=facts.layout,
         max_position_embeddings=facts.longest,
     )
@@ -174,7 +176,7 @@ def _complete(
             values[ORIGINAL] = beside  # the entry beside the dictionary wins
         elif facts.longest is not None:
             values.setdefault(ORIGINAL, facts.longest)
-    return Merged(values, dict(written), nested)
+    return Merged(values, dict(written), nested, label)
 
 
 def _merge_two_bases(facts: ModelFacts) -> dict[str, Merged | None]:
@@ -209,7 +211,8 @@ def _merge_labels(facts: ModelFacts, family: Family) -> dict[str, Merged | None]
         own = written.get(name)
         stated = own if isinstance(own, Mapping) else written
         nested = isinstance(own, Mapping)
-        result[name] = None if values is None else Merged(values, dict(stated), nested)
+        complete = None if values is None else {"rope_type": "default"} | values
+        result[name] = None if complete is None else Merged(complete, dict(stated), nested, name)
     return result
 
 

@@ -165,16 +165,31 @@ def _lists(case: Case, merged: Merged, where: str | None) -> Iterator[Finding]:
             )
 
 
+def check_model(case: Case) -> Iterator[Finding]:
+    """A model type whose code is not known."""
+    if case.facts.family is None and "rope_layout" not in case.facts.config:
+        yield Finding(
+            "UNKNOWN_MODEL",
+            "note",
+            f"model_type {case.facts.model_type!r} is not known, so pair layout, base and share of "
+            f"the head are taken for the usual ones ({case.facts.layout}, 10000, all)",
+            "compare with the code of the model",
+        )
+
+
 def check_reads(case: Case) -> Iterator[Finding]:
     """Odd widths, and whatever the rules themselves refuse."""
     for name, merged in case.layers.items():
         partial = number(merged.values.get("partial_rotary_factor")) or 1.0
-        width = int(case.facts.head_dim * partial) if 0 < partial <= 1 else case.facts.head_dim
+        head = case.facts.width(name)
+        width = (
+            int(head * partial) if 0 < partial <= 1 and merged.rope_type != "proportional" else head
+        )
         if width % 2 or width < 2:
             yield Finding(
                 "ODD_DIM",
                 "error",
-                f"the rotated width must be even; head_dim {case.facts.head_dim} * "
+                f"the rotated width must be even; head_dim {head} * "
                 f"partial_rotary_factor {partial:g} gives {width}",
                 "choose a head_dim and a partial_rotary_factor with an even product",
                 case.where(name),
