@@ -52,7 +52,7 @@ def cases_of(found, **settings):
         written["head_dim"] = config.head_dim
     family, tower = tower_of(written)
     kinds = getattr(config, "layer_types", None) or ()
-    used = {family.label_of.get(kind, kind) for kind in kinds}
+    used = set(family.labels) if family.label_of else set(kinds)
     return [
         Case(found, label, family.convention, config, spec, family.convention in _CUT)
         for label, spec in specs_by_label(family, tower).items()
@@ -64,6 +64,48 @@ def cases_of(found, **settings):
 def default_cases():
     """Every rotation of every class that is not excluded."""
     return [c for f in rotary_classes() if f.name not in EXCLUDED for c in cases_of(f)]
+
+
+RULES = {
+    "linear": {"factor": 4.0},
+    "dynamic": {"factor": 2.0},
+    "yarn": {"factor": 4.0, "original_max_position_embeddings": 512},
+    "llama3": {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 512,
+    },
+    "longrope": {"factor": 4.0, "original_max_position_embeddings": 512},
+    "proportional": {},
+}
+"""Keys of every rope_type of transformers 5.24, beside rope_theta."""
+
+
+def cases_with(found, rope_type):
+    """The rotations of a class whose default config is given another rule."""
+    config = config_for(found)
+    written = config.rope_parameters
+    labels = [key for key, value in written.items() if isinstance(value, dict)]
+    pairs = {case.label: len(case.spec.ladder.inv_freq()) for case in cases_of(found)}
+
+    def changed(old, label):
+        kept = ("rope_theta", "partial_rotary_factor", "mrope_section")
+        new = {key: old[key] for key in kept if key in old}
+        new |= {"rope_type": rope_type} | RULES[rope_type]
+        if rope_type == "longrope":
+            new["short_factor"] = np.linspace(1.0, 2.0, pairs[label]).tolist()
+            new["long_factor"] = np.linspace(2.0, 8.0, pairs[label]).tolist()
+        return new
+
+    new = {
+        label: changed(old, label) if label in pairs and old is not None else old
+        for label, old in written.items()
+    }
+    settings = {"rope_parameters": new if labels else changed(written, "all")}
+    if hasattr(config, "original_max_position_embeddings"):
+        settings["original_max_position_embeddings"] = 512
+    return cases_of(found, **settings)
 
 
 def positions_for(case):

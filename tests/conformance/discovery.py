@@ -25,9 +25,11 @@ CONSUMERS = frozenset(
         "Sam2VideoRoPEAttention",
         "Sam3TrackerVideoRoPEAttention",
         "Sam3ViTRoPEAttention",
-        "SeamlessM4TConformerRelPositionalEmbedding",
     }
 )
+
+# Models whose code defines the function and never calls it.
+UNUSED_FUNCTIONS = ("jamba", "nemotron_asr_streaming", "nemotron_h", "parakeet")
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,12 @@ class Found:
 @functools.cache
 def rotary_classes() -> tuple[Found, ...]:
     """Every class that builds a rotary table, consumers left out, in order of the model."""
-    found = []
-    for path in sorted(_modeling_files()):
-        for name in _DEFINITION.findall(path.read_text(encoding="utf-8")):
-            if _ROTARY.search(name) and name not in CONSUMERS:
-                found.append(Found(path.parent.name, name))
-    return tuple(found)
+    return tuple(
+        Found(path.parent.name, name)
+        for path in sorted(_modeling_files())
+        for name in _DEFINITION.findall(path.read_text(encoding="utf-8"))
+        if _ROTARY.search(name) and name not in CONSUMERS
+    )
 
 
 @functools.cache

@@ -27,13 +27,14 @@ _UNIFORM: dict[tuple[str, float], str] = {
         mimi ministral mistral molmo2_text@128 moshi muse_glimmer_text@128 neucodec@64 olmoe
         pocket_tts pocket_tts_audio_tokenizer qwen2 qwen2_moe qwen3@128 qwen3_moe seed_oss@128
         starcoder2 t5_gemma_module@256 timesfm2_5@80 unlimited_ocr_text vaultgemma@256 xcodec2@64
-        zamba2 gpt_neox_japanese qwen3_omni_moe_code2wav""",
+        zamba2 gpt_neox_japanese qwen3_omni_moe_code2wav
+        qwen3_omni_moe_talker_text""",
     ("C1", 1e3): "nomic_bert",
     ("C1", 2e4): "jina_embeddings_v3",
     ("C1", 1.6e5): "gte",
     ("C1", 5e5): "bitnet csm mllama_text_model muse_glimmer_assistant@128 muse_spark_text@64",
     ("C1", 1e6): """cwm@128 emu3_text_model lfm2 lfm2_moe minimax ministral3@128 mixtral phimoe
-        qwen3_omni_moe_talker_text voxtral_realtime_text""",
+        voxtral_realtime_text""",
     ("C1", 2e6): "smollm3",
     ("C1", 11_158_840.0): "hy_v3@128",
     ("C1", 1.2e7): "apertus apertus1p5_text",
@@ -47,8 +48,7 @@ _UNIFORM: dict[tuple[str, float], str] = {
         qwen3_next@256 recurrent_gemma""",
     ("C5", 1e6): "solar_open@128",
     ("C5", 5e6): "minimax_m2@128 minimax_m3_vl_text@128",
-    ("C6", 1e4): "phi stablelm",
-    ("C6", 2.5e4): "persimmon",
+    ("C6", 1e4): "persimmon phi stablelm",
     ("C8", 1e4): "cohere2 cohere2_moe@128",
     ("C8", 5e5): "cohere",
     ("C9", 5e5): "ernie4_5@128 ernie4_5_moe",
@@ -128,6 +128,10 @@ _PYTHIA = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct
 _SPEECH = {"rope_theta": "rotary_embedding_base"}
 _SEAMLESS = {"num_attention_heads": "speech_encoder_attention_heads"} | _SPEECH
 _SEAMLESS |= {"num_hidden_layers": "speech_encoder_layers"}
+_PHI: dict[str, Any] = {
+    "renamed": {"su": "longrope", "yarn": "longrope"},
+    "rope_types": ("default", "longrope"),
+}
 _IF_ROTARY = ("position_embeddings_type", "rotary", "relative")
 
 _DETAILS: dict[str, dict[str, Any]] = {
@@ -139,6 +143,7 @@ _DETAILS: dict[str, dict[str, Any]] = {
     "codegen": {"keys": _GPT},
     "cohere2": {"layers": "sliding", "every": ("sliding_window_pattern", 4)},
     "cohere2_moe": {"layers": "sliding_or_dense", "every": ("sliding_window_pattern", 4)},
+    "cosmos3_edge_text": {"rope_types": ("default",)},
     "cwm": {"defaults": _LLAMA3 | {"factor": 16.0, "original_max_position_embeddings": 8192}},
     "dbrx": {
         "keys": {
@@ -149,6 +154,7 @@ _DETAILS: dict[str, dict[str, Any]] = {
         }
     },
     "deepseek_v32": {"indexer": Indexer("C18")},
+    "ernie4_5_vl_moe_text": {"rope_types": ("default",)},
     "esm": {"rotates_if": ("position_embedding_type", "rotary", "absolute")},
     "evolla_saprot": {"rotates_if": ("position_embedding_type", "rotary", "rotary")},
     "exaone4": {"layers": "sliding_if_any", "every": ("sliding_window_pattern", 4)},
@@ -207,9 +213,9 @@ _DETAILS: dict[str, dict[str, Any]] = {
     "muse_spark_text": {"layers": "layer_rope_theta"},
     "olmo_hybrid": {"layers": "full"},
     "openai_privacy_filter": {"defaults": _GPT_OSS},
-    "phi3": {"renamed": {"su": "longrope", "yarn": "longrope"}},
-    "phi4_multimodal": {"renamed": {"su": "longrope", "yarn": "longrope"}},
-    "phimoe": {"short_only": True},
+    "phi3": _PHI,
+    "phi4_multimodal": _PHI,
+    "phimoe": {"short_only": True, "rope_types": ("default", "longrope")},
     "qwen2_5_omni_talker": {"renamed": {"mrope": "default"}},
     "qwen2_5_omni_text": {"renamed": {"mrope": "default"}},
     "qwen2_5_vl_text": {"renamed": {"mrope": "default"}},
@@ -218,7 +224,7 @@ _DETAILS: dict[str, dict[str, Any]] = {
     "qwen3_5_text": {"layers": "attention"},
     "qwen3_next": {"layers": "attention"},
     "qwen4_exp_text": {"layers": "attention", "indexer": Indexer("M3", "indexer_head_dim")},
-    "recurrent_gemma": {"layers": "attention"},
+    "recurrent_gemma": {"layers": "attention", "rope_types": ("default",)},
     "seamless_m4t": {"rotates_if": _IF_ROTARY, "keys": _SEAMLESS},
     "seamless_m4t_v2": {"rotates_if": _IF_ROTARY, "keys": _SEAMLESS},
     "smollm3": {"layers": "no_rope_layers"},

@@ -105,6 +105,8 @@ class Family:
     """rope_types that this class takes for another."""
     unused: frozenset[str] = frozenset()
     """Keys of the dictionary that this class stores and does not use."""
+    rope_types: tuple[str, ...] | None = None
+    """rope_types that the class accepts; None: all that read a trained length it has."""
     sections: tuple[int, int, int] | None = None
     """Documented mrope_section."""
     layers: str = "all"

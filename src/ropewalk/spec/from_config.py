@@ -17,7 +17,7 @@ from ropewalk.spec.widths import bounded, dimension, head_width
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_AXES = {"contiguous": axes.contiguous, "strided": axes.strided, "ernie": axes.ernie}
+_SELECT = {"contiguous": axes.contiguous, "strided": axes.strided, "ernie": axes.ernie}
 _MROPE_KEYS = ("mrope_section", "mrope_interleaved", "interleaved")
 
 
@@ -79,6 +79,7 @@ def spec_of_label(
     if convention is None:
         return TOWER_BUILDERS[family.convention](family, config, dict(parameters))
     values = dict(parameters)
+    _check_type(family, convention, values)
     sections = _sections(family, convention, values)
     head_dim, rotary_dim, offset = _slice(family, config, convention, values, label, head_dim_key)
     even = rotary_dim + rotary_dim % 2  # an odd share is rounded up in the table, not in the ladder
@@ -119,7 +120,7 @@ def spec_of_label(
         output_layout=convention.output_layout,  # type: ignore[arg-type]  # None: layout
         frequency_dim=rotary_dim,
         scaling=scaling,
-        axes=None if convention.axes is None else _axes(convention, sections, even // 2),
+        axes=_axes(convention, sections, even // 2),
         direction=convention.direction,
     )
 
@@ -200,7 +201,7 @@ def _sections(
     family: Family, convention: Convention, values: dict[str, Any]
 ) -> tuple[int, int, int] | None:
     """Take the keys of M-RoPE out of the dictionary, and refuse those of another selector."""
-    if convention.axes not in _AXES:
+    if convention.axes not in _SELECT:
         return None
     section, *flags = (values.pop(key, None) for key in _MROPE_KEYS)
     for flag in flags:
@@ -212,8 +213,26 @@ def _sections(
     return axes.checked_sections(family.sections if section is None else section)
 
 
-def _axes(convention: Convention, sections: tuple[int, int, int] | None, pairs: int) -> axes.Axes:
-    if sections is None:
+def _axes(
+    convention: Convention, sections: tuple[int, int, int] | None, pairs: int
+) -> axes.Axes | None:
+    if convention.axes == "alternating":
         return axes.alternating(pairs)
-    assert convention.axes is not None
-    return _AXES[convention.axes](sections, pairs)
+    if convention.axes is None or sections is None:
+        return None
+    return _SELECT[convention.axes](sections, pairs)
+
+
+def _check_type(family: Family, convention: Convention, values: Mapping[str, Any]) -> None:
+    """Refuse a rope_type that the class refuses, or whose share it does not read."""
+    rope_type = values.get("rope_type", "default")
+    if family.rope_types is not None:
+        checks.choice("rope_type of this model_type", rope_type, family.rope_types)
+    share = values.get("partial_rotary_factor", 1.0)
+    covers_head = rope_type == "proportional"
+    cuts = covers_head and convention.slice == "mla"
+    if share != 1.0 and (cuts or (family.convention == "C7" and not covers_head)):
+        raise ConfigError(
+            f"partial_rotary_factor must be 1 or absent with rope_type {rope_type!r} here, where "
+            f"it is not read; got {checks.abridged(share)}"
+        )

@@ -94,7 +94,8 @@ def tower_of(config: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
         reason = REFUSED.get(name) or (inner is None and REFUSED.get(f"{name}_text"))
         if reason:
             raise ConfigError(f"model_type {name!r} has no RopeSpec: it {reason}")
-        if config.get("rope_layout") in GGUF_FAMILIES:
+        layout = config.get("rope_layout")
+        if isinstance(layout, str) and layout in GGUF_FAMILIES:
             return _of_gguf(name, config)
         known = _known(name, config)
         if known is not None and (inner is None or _has_width(known, config)):
