@@ -181,6 +181,13 @@ def test_hunyuan_keys_that_nobody_reads_are_named():
     assert sorted(str(w.message).split("'")[1] for w in caught) == sorted(unused)
 
 
+def test_an_entry_beside_the_dictionary_that_nobody_reads_is_named():
+    with pytest.warns(RopeConfigWarning, match="'rope_local_base_freq', which .* ignores"):
+        RopeSpec.from_config(small("llama", rope_local_base_freq=1e4))
+    with pytest.warns(RopeConfigWarning, match="'rotary_dim', which .* ignores"):
+        RopeSpec.from_config(small("llama", rotary_dim=32))
+
+
 def test_a_missing_trained_length_has_a_named_stand_in():
     scaling = {"type": "yarn", "factor": 4.0}
     config = small("qwen2", max_position_embeddings=32768, rope_scaling=scaling)
@@ -277,3 +284,34 @@ def test_use_refuses_nonsense():
             rw.RopeUse(spec, **wrong)
     with pytest.raises(ConfigError, match="spec must be a RopeSpec"):
         rw.RopeUse(None)
+
+
+def gguf_file(tmp_path, **metadata):
+    from gguf_writer import gguf
+
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf(metadata))
+    return path
+
+
+def test_a_gguf_file_says_its_own_layout(tmp_path):
+    entries = {
+        "general.architecture": "llama",
+        "llama.embedding_length": 576,
+        "llama.attention.head_count": 9,
+        "llama.block_count": 2,
+        "llama.rope.freq_base": 1e5,
+        "llama.rope.dimension_count": 64,
+    }
+    spec = RopeSpec.from_config(gguf_file(tmp_path, **entries))
+    assert spec == RopeSpec(64, "interleaved", theta=1e5)
+    neox = {key.replace("llama.", "phi2."): value for key, value in entries.items()}
+    neox |= {"general.architecture": "phi2", "phi2.rope.dimension_count": 32}
+    spec = RopeSpec.from_config(gguf_file(tmp_path, **neox))
+    assert spec == RopeSpec(64, "half", theta=1e5, rotary_dim=32)
+
+
+def test_a_gguf_file_with_more_than_its_header_says_is_refused(tmp_path):
+    path = gguf_file(tmp_path, **{"general.architecture": "gemma3", "gemma3.block_count": 2})
+    with pytest.raises(ConfigError, match=r"'gemma3' has rotations .* config\.json"):
+        RopeSpec.from_config(path)

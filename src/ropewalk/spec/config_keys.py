@@ -44,6 +44,7 @@ def rope_dictionaries(
     Raises:
         ConfigError: Two entries contradict each other, or an entry has no meaning here.
     """
+    _warn_of_unread(family, config)
     written = _written(config)
     if not family.labels:
         if any(isinstance(value, Mapping) for value in (written or {}).values()):
@@ -206,5 +207,39 @@ def _complete_original(family: Family, config: Mapping[str, Any], values: dict[s
     )
 
 
+_READ = frozenset(
+    {
+        "rope_theta",
+        "rope_scaling",
+        "rope_parameters",
+        "rope_layout",
+        "partial_rotary_factor",
+        "qk_rope_head_dim",
+        "no_rope_layers",
+        "no_rope_layer_interval",
+        "layer_rope_theta",
+        "num_spatial_rope_pairs_per_axis",
+        "num_uid_rope_pairs",
+        "spatial_rope_base_frequency",
+        "uid_rope_base_frequency",
+    }
+)
+"""Entries about rotations that are read, or checked, for every family."""
+_OF_CONVENTION = {"C13": "rotary_dim", "C14": "rotary_value"}
+
+
+def _warn_of_unread(family: Family, config: Mapping[str, Any]) -> None:
+    """Name entries beside the dictionaries that look like rotations and that nobody reads."""
+    read = _READ | set(family.keys.values()) | set(family.theta_keys.values())
+    read |= {_OF_CONVENTION.get(family.convention, "rope_theta"), *(family.switch or ())}
+    read |= {family.rotates_if[0]} if family.rotates_if else set()
+    for key, value in config.items():
+        about = "rope" in str(key) or "rotary" in str(key)
+        no_rotation = str(key).endswith(("dropout", "_sizes"))  # beside it in memory attention
+        if not about or no_rotation or key in read or value is None or value is False:
+            continue
+        _warn(f"the config has the entry {checks.abridged(key)}, which this model_type ignores")
+
+
 def _warn(message: str) -> None:
-    warnings.warn(message, RopeConfigWarning, stacklevel=2)
+    warnings.warn(message, RopeConfigWarning, stacklevel=3)

@@ -140,6 +140,7 @@ _DETAILS: dict[str, dict[str, Any]] = {
     "axk2": {"indexer": Indexer("C18")},
     "bailing_hybrid": {"layers": "attention"},
     "bamba": {"layers": "attention"},
+    "clvp_encoder": {"rotates_if": ("use_rotary_embedding", True, True)},
     "codegen": {"keys": _GPT},
     "cohere2": {"layers": "sliding", "every": ("sliding_window_pattern", 4)},
     "cohere2_moe": {"layers": "sliding_or_dense", "every": ("sliding_window_pattern", 4)},

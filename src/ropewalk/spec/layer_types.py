@@ -38,6 +38,16 @@ def labels_of_layers(family: Family, config: Mapping[str, Any]) -> list[Any]:
     return _RULES[family.layers](family, config, count)
 
 
+def lists_layers(config: Mapping[str, Any]) -> bool:
+    """Return whether the config says which of its layers are attention.
+
+    Args:
+        config: The config that holds the rotation.
+    """
+    keys = (*_TYPE_KEYS, *_INDEX_KEYS, "full_attention_interval")
+    return any(config.get(key) is not None for key in keys)
+
+
 def _count(family: Family, config: Mapping[str, Any]) -> int:
     value = entry(family, config, "num_hidden_layers")
     if value is None:

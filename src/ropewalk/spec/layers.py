@@ -9,7 +9,7 @@ from ropewalk.spec import checks
 from ropewalk.spec.config_keys import ALL, rope_dictionaries
 from ropewalk.spec.family import CONVENTIONS, Convention, Family
 from ropewalk.spec.from_config import rotates, spec_of_label, specs_by_label
-from ropewalk.spec.layer_types import NO_ROPE, labels_of_layers
+from ropewalk.spec.layer_types import NO_ROPE, labels_of_layers, lists_layers
 from ropewalk.spec.sources import config_of, tower_of
 from ropewalk.spec.use import RopeUse
 
@@ -63,7 +63,8 @@ def per_label(family: Family, config: dict[str, Any]) -> dict[str, RopeSpec | No
                 f"rope_theta={base}": _with_theta(specs[ALL], base)
                 for base in sorted(bases, key=str)
             }
-    if family.labels or family.layers == "all":
+    unlisted = family.layers == "attention" and not lists_layers(config)
+    if family.labels or family.layers == "all" or unlisted:
         return specs if family.labels else {"full_attention": specs[ALL]}
     result: dict[str, RopeSpec | None] = {}
     for label in dict.fromkeys(labels_of_layers(family, config)):
