@@ -185,7 +185,7 @@ def _dynamic(spec: RopeSpec, rule: DynamicNTK, engine: str, notes: list[str]) ->
     assert rule.factor is not None
     assert rule.original_max_position_embeddings is not None
     notes.append("rope_type 'dynamic' is static: the base for the longest context, in every row")
-    longest = max(1, int(rule.original_max_position_embeddings * rule.factor))
+    longest = stretched(rule.original_max_position_embeddings, rule.factor)
     return spec.replace(scaling=NTK(rule.ntk_factor(longest)))
 
 
@@ -217,12 +217,26 @@ def _longest(specs: Mapping[str, RopeSpec | None], facts: ModelFacts, engine: st
         return longest
     rule = next((s.scaling for s in specs.values() if s is not None), None)
     if isinstance(rule, Yarn):
-        return int(rule.original_max_position_embeddings * rule.factor)
+        return stretched(rule.original_max_position_embeddings, rule.factor)
     if isinstance(rule, Linear):
-        return int(longest * rule.factor)
+        return stretched(longest, rule.factor)
     if merged.rope_type == "dynamic" and merged.values.get("factor") is not None:
-        return int(longest * checks.real("factor", merged.values["factor"], above=0.0))
+        return stretched(longest, checks.real("factor", merged.values["factor"], above=0.0))
     if merged.rope_type == "longrope":
         original = merged.values.get("original_max_position_embeddings")
         return original if isinstance(original, int) else longest
     return longest
+
+
+def stretched(length: int, factor: float) -> int:
+    """Return a length times a factor, at least 1 and at most what int64 positions can count.
+
+    Args:
+        length: In positions.
+        factor: Greater than 0.
+
+    Example:
+        >>> stretched(4096, 4.0)
+        16384
+    """
+    return max(1, int(min(length * factor, 2.0**62)))

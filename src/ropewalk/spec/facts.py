@@ -15,7 +15,7 @@ from ropewalk.spec.families import REFUSED
 from ropewalk.spec.from_config import of_label, rotates
 from ropewalk.spec.pairs import LAYOUTS
 from ropewalk.spec.sources import tower_of
-from ropewalk.spec.widths import head_width
+from ropewalk.spec.widths import bounded, head_width
 
 if TYPE_CHECKING:
     import os
@@ -230,7 +230,7 @@ def _head_dim(config: Mapping[str, Any], family: Family | None) -> int:
 
     for key in ("qk_rope_head_dim", "head_dim"):
         if get(key) is not None:
-            return checks.integer(key, get(key), at_least=1)
+            return bounded(key, get(key))
     if family is not None and family.head_dim is not None:
         return family.head_dim
     width = get("hidden_size") or _first(config, "n_embd", "d_model")
@@ -240,8 +240,7 @@ def _head_dim(config: Mapping[str, Any], family: Family | None) -> int:
             "config must hold head_dim, or hidden_size and num_attention_heads; "
             f"got the keys {checks.abridged(sorted(map(str, config)))}"
         )
-    width = checks.integer("hidden_size", width, at_least=1)
-    heads = checks.integer("num_attention_heads", heads, at_least=1)
+    width, heads = bounded("hidden_size", width), bounded("num_attention_heads", heads)
     if width < heads:
         raise ConfigError(
             f"hidden_size must be at least num_attention_heads; got {width} and {heads}"

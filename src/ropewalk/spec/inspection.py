@@ -97,7 +97,11 @@ class Inspection:
         return any(strict or finding.severity != "note" for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the versioned JSON form: numbers, strings, lists, null."""
+        """Return the versioned JSON form: finite numbers, strings, lists, null."""
+        form: dict[str, Any] = _finite(self._form())
+        return form
+
+    def _form(self) -> dict[str, Any]:
         return {
             "schema": SCHEMA,
             "model_type": self.facts.model_type,
@@ -170,7 +174,7 @@ def trained_length(merged: Merged, facts: ModelFacts) -> int | None:
         facts: Its model.
     """
     original = merged.values.get(ORIGINAL) or facts.config.get(ORIGINAL)
-    if isinstance(original, int) and not isinstance(original, bool) and original > 0:
+    if isinstance(original, int) and not isinstance(original, bool) and 0 < original < 2**63:
         return original
     return None if merged.rope_type == "linear" else facts.longest  # before or after scaling?
 
@@ -219,11 +223,21 @@ def first_negative(inv_freq: NDArray[np.float64], *, limit: int) -> int | None:
         distances = np.arange(start, min(start + _CHUNK, limit + 1), dtype=np.float64)
         sums = np.zeros_like(distances)
         for frequency in inv_freq:
-            sums += np.cos(distances * frequency)
+            with np.errstate(over="ignore", invalid="ignore"):  # then no answer: not negative
+                sums += np.cos(distances * frequency)
         negative = np.flatnonzero(sums < 0)
         if negative.size:
             return start + int(negative[0])
     return None
+
+
+def _finite(value: Any) -> Any:
+    """Return a JSON value with null for infinities, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _layer(
@@ -236,7 +250,7 @@ def _layer(
     rule = spec.scaling
     ramp = getattr(rule, "correction_range", None)
     limit = _limit(trained, facts, target)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         factors = plain.inv_freq() / scaled
     return LayerReport(
         layer_type=name,
@@ -288,7 +302,8 @@ def _candidates(
             longer = spec.extend(to=target, method=method, original_max_position_embeddings=trained)
         except ConfigError:
             continue
-        factors = spec.inv_freq() / longer.inv_freq()
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            factors = spec.inv_freq() / longer.inv_freq()
         found.append(
             Candidate(
                 method,

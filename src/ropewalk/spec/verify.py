@@ -14,6 +14,7 @@ from ropewalk.errors import ConfigError
 from ropewalk.spec import checks
 from ropewalk.spec.by_length import DynamicNTK, LongRope
 from ropewalk.spec.by_parts import Llama3, Yarn
+from ropewalk.spec.engines import stretched
 from ropewalk.spec.scaling import Linear
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ def _of_rule(
             yield f"LONGROPE_{name}", text, plain / np.array(list_)
     if isinstance(rule, DynamicNTK) and rule.factor is not None:
         original = rule.original_max_position_embeddings or 1
-        static = spec.inv_freq(max(1, int(original * rule.factor)))
+        static = spec.inv_freq(stretched(original, rule.factor))
         yield "DYNAMIC_STATIC", "the base for the longest context in every row", static
     if isinstance(rule, Linear):
         yield "POSITIONS_MULTIPLIED", "positions are multiplied by the factor", plain * rule.factor
