@@ -29,6 +29,7 @@ def test_the_engine_profile_and_from_config_agree(name):
         assert other.layout == spec.layout
 
 
+@pytest.mark.filterwarnings("ignore::ropewalk.errors.RopeConfigWarning")
 @pytest.mark.slow
 @pytest.mark.parity
 def test_profile_and_from_config_agree_on_every_config_of_transformers():
