@@ -38,5 +38,9 @@ check: $(STAMP)
 test: check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) -m "not slow and not gpu"
 
+bench: $(STAMP)
+	mkdir -p runs
+	$(BIN)/python benchmarks/bench_rotary.py --json runs/bench_rotary.json
+
 clean:
 	rm -rf .venv build dist runs src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -304,6 +304,8 @@ x = torch.randn(2, 3, 5, 8)
             lambda r: r.rotate(x, table=(torch.ones(5, 3), torch.ones(5, 3))),
             r"one column for each of the 4 pairs; got \(5, 3\)",
         ),
+        (lambda r: r.rotate(x, table=torch.ones(5, 4)), r"table must be a pair .*got Tensor"),
+        (lambda r: r.rotate(x.numpy(), torch.arange(5)), r"x must be a tensor; got ndarray"),
         (lambda r: r.rotate(x, torch.arange(5), role="value"), r"role must be .*got 'value'"),
         (lambda r: r.table(torch.arange(5), dtype=torch.float16), r"got torch.float16"),
         (lambda r: r.table(torch.arange(5), seq_len=0), r"seq_len must be .*got 0"),

@@ -201,6 +201,9 @@ def _broadcast_table(
 
 def _check_vectors(x: Tensor) -> None:
     """Refuse what cannot be rotated."""
+    given: object = x
+    if not isinstance(given, Tensor):
+        raise ShapeError(f"x must be a tensor; got {type(given).__name__}")
     if not x.dtype.is_floating_point or x.dtype.itemsize < 2:
         raise ShapeError(f"x must be float64, float32, bfloat16 or float16; got {x.dtype}")
     if x.ndim == 0:

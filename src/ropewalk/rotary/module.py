@@ -284,7 +284,13 @@ class RotaryEmbedding(nn.Module):
             given = "neither" if table is None else "both"
             raise ConfigError(f"exactly one of position_ids and table must be given; got {given}")
         if table is not None:
-            return RotaryTable(*table)
+            pair: object = table
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
+                raise ShapeError(
+                    "table must be a pair (cos, sin), as table(position_ids) returns it; "
+                    f"got {type(table).__name__}"
+                )
+            return RotaryTable(*pair)
         assert position_ids is not None
         return self.table(position_ids, seq_len=seq_len, role=role, dtype=dtype)
 
