@@ -15,6 +15,12 @@ from ropewalk.spec import NTK, Linear, RopeSpec
 
 if TYPE_CHECKING:
     from ropewalk.attention import softmax_attention
+    from ropewalk.models import (
+        RoFormerConfig,
+        RoFormerForMaskedLM,
+        RoFormerForSequenceClassification,
+        RoFormerModel,
+    )
     from ropewalk.rotary import (
         RotaryEmbedding,
         RotaryTable,
@@ -47,6 +53,10 @@ __all__ = [
     "ConfigError",
     "DataError",
     "Linear",
+    "RoFormerConfig",
+    "RoFormerForMaskedLM",
+    "RoFormerForSequenceClassification",
+    "RoFormerModel",
     "RopeSpec",
     "RopewalkError",
     "RotaryEmbedding",

@@ -1,0 +1,43 @@
+"""RoFormer as transformers models, with a choice of position encodings."""
+
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+)
+
+from ropewalk.models.checkpoints import load_masked_lm, write_folder_atomically
+from ropewalk.models.config import (
+    MODEL_TYPE,
+    POSITION_ENCODINGS,
+    RoFormerConfig,
+    RopewalkRoFormerConfig,
+)
+from ropewalk.models.encoder import RoFormerModel, RoFormerPreTrainedModel
+from ropewalk.models.heads import (
+    RoFormerForMaskedLM,
+    RoFormerForSequenceClassification,
+    masked_lm_loss,
+)
+
+__all__ = [
+    "POSITION_ENCODINGS",
+    "RoFormerConfig",
+    "RoFormerForMaskedLM",
+    "RoFormerForSequenceClassification",
+    "RoFormerModel",
+    "RoFormerPreTrainedModel",
+    "RopewalkRoFormerConfig",
+    "load_masked_lm",
+    "masked_lm_loss",
+    "write_folder_atomically",
+]
+
+# Folders that say "roformer" stay with transformers' own classes; ours can be asked for by name.
+AutoConfig.register(MODEL_TYPE, RopewalkRoFormerConfig, exist_ok=True)
+AutoModel.register(RopewalkRoFormerConfig, RoFormerModel, exist_ok=True)
+AutoModelForMaskedLM.register(RopewalkRoFormerConfig, RoFormerForMaskedLM, exist_ok=True)
+AutoModelForSequenceClassification.register(
+    RopewalkRoFormerConfig, RoFormerForSequenceClassification, exist_ok=True
+)
