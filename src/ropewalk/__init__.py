@@ -11,7 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from ropewalk._version import __version__
 from ropewalk.errors import CheckpointError, ConfigError, DataError, RopewalkError, ShapeError
-from ropewalk.spec import NTK, Linear, RopeSpec
+from ropewalk.spec import (
+    NTK,
+    CustomFactors,
+    DynamicNTK,
+    Linear,
+    Llama3,
+    LongRope,
+    PRope,
+    Proportional,
+    Resonance,
+    RopeSpec,
+    XPos,
+    Yarn,
+)
 
 if TYPE_CHECKING:
     from ropewalk.attention import softmax_attention
@@ -51,8 +64,15 @@ __all__ = [
     "NTK",
     "CheckpointError",
     "ConfigError",
+    "CustomFactors",
     "DataError",
+    "DynamicNTK",
     "Linear",
+    "Llama3",
+    "LongRope",
+    "PRope",
+    "Proportional",
+    "Resonance",
     "RoFormerConfig",
     "RoFormerForMaskedLM",
     "RoFormerForSequenceClassification",
@@ -62,6 +82,8 @@ __all__ = [
     "RotaryEmbedding",
     "RotaryTable",
     "ShapeError",
+    "XPos",
+    "Yarn",
     "__version__",
     "convert_layout",
     "positions_for_shard",

@@ -11,7 +11,7 @@ from ropewalk.spec import Ladder
 
 def negative_angle(patch):
     real = tables.angles
-    patch.setattr(module, "angles", lambda *args: -real(*args))
+    patch.setattr(tables, "angles", lambda *args: -real(*args))
 
 
 def swapped_layout(patch):
@@ -38,13 +38,13 @@ def output_layout_ignored(patch):
 def positions_in_the_input_dtype(patch):
     # lucidrains/rotary-embedding-torch 0.9.1: positions built in the dtype of bf16 queries
     real = tables.angles
-    patch.setattr(module, "angles", lambda spec, p, f: real(spec, p.bfloat16().to(p.dtype), f))
+    patch.setattr(tables, "angles", lambda spec, p, f: real(spec, p.bfloat16().to(p.dtype), f))
 
 
 def angles_in_float32(patch):
     # what every peer does: off by 1e-3 at 10,000 and by 0.7 at 10,000,000
     real = tables.angles
-    patch.setattr(module, "angles", lambda spec, p, f: real(spec, p, f.float()))
+    patch.setattr(tables, "angles", lambda spec, p, f: real(spec, p, f.float()))
 
 
 def frequencies_in_bfloat16(patch):
@@ -90,7 +90,7 @@ def theta_missing_from_the_cache_key(patch):
 def offset_ignored(patch):
     # lucidrains/rotary-embedding-torch#11
     real = tables.angles
-    patch.setattr(module, "angles", lambda spec, p, f: real(spec, p - p.min(), f))
+    patch.setattr(tables, "angles", lambda spec, p, f: real(spec, p - p.min(), f))
 
 
 def shifted_spectrum(patch):

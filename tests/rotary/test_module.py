@@ -238,7 +238,7 @@ class Louder(ScalingRule):
     def inv_freq(self, ladder, seq_len):
         return ladder.inv_freq() * 0.5
 
-    def attention_factor(self, seq_len):
+    def amplitude(self, seq_len):
         return 1.25
 
 

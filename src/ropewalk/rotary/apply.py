@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ropewalk.errors import ConfigError, ShapeError
 from ropewalk.spec.checks import choice, integer
-from ropewalk.spec.rope_spec import LAYOUTS
+from ropewalk.spec.pairs import LAYOUTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

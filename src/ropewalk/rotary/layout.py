@@ -8,7 +8,7 @@ import torch
 
 from ropewalk.errors import ConfigError, ShapeError
 from ropewalk.spec.checks import choice, integer
-from ropewalk.spec.rope_spec import LAYOUTS, pair_members
+from ropewalk.spec.pairs import LAYOUTS, pair_members
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,18 +9,27 @@ from torch import Tensor, nn
 
 from ropewalk.errors import ConfigError, ShapeError
 from ropewalk.rotary.apply import Turn, apply_turns, arithmetic_dtype
-from ropewalk.rotary.tables import RotaryTable, angles, check_positions, combine
+from ropewalk.rotary.rates import Rates, kept_rates, row_lengths
+from ropewalk.rotary.tables import (
+    RotaryTable,
+    block_table,
+    check_finite,
+    check_positions,
+    combine,
+    joined,
+    undo,
+    widest_dtype,
+)
 from ropewalk.spec import RopeSpec
 from ropewalk.spec.checks import choice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ropewalk.rotary.rates import Lengths, SeqLen
+
 Role = Literal["query", "key"]
 AnyTable = RotaryTable | tuple[Tensor, Tensor]
-
-# Backends without float64 (huggingface/diffusers#12665, #13432): tables are built on the host.
-_NO_FLOAT64 = ("mps", "npu")
 
 
 class RotaryEmbedding(nn.Module):
@@ -37,6 +46,11 @@ class RotaryEmbedding(nn.Module):
 
     Positions may be negative (they turn the other way) and fractional. Angles are exact to 1e-8
     radians up to position 10 million; beyond, the error grows in proportion.
+
+    Rules that depend on the length of the row take it as ``seq_len``, an int or one per row, and
+    never guess it. What they answer depends on nothing else: not on earlier calls, nor on other
+    rows of the batch. Under ``torch.compile`` such a length is a constant, an int that costs a
+    compilation for every value.
 
     Args:
         spec: The rotation.
@@ -60,7 +74,7 @@ class RotaryEmbedding(nn.Module):
             raise ConfigError(f"spec must be a RopeSpec; got {type(given).__name__}")
         self.spec = spec
         # Copies of the frequencies on devices; never saved, dropped on copy and pickle.
-        self._on_device: dict[tuple[Any, ...], Tensor] = {}
+        self._on_device: dict[tuple[Any, ...], Rates] = {}
 
     def forward(
         self,
@@ -69,7 +83,7 @@ class RotaryEmbedding(nn.Module):
         position_ids: Tensor | None = None,
         *,
         table: AnyTable | None = None,
-        seq_len: int | None = None,
+        seq_len: SeqLen | None = None,
         seq_dim: int = -2,
         out: tuple[Tensor, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor]:
@@ -81,7 +95,8 @@ class RotaryEmbedding(nn.Module):
             position_ids: ``(seq,)``, ``(batch, seq)``, ``(axes, batch, seq)``, or 0-d for one
                 position of all vectors; integer or real. Exactly one of this and ``table``.
             table: What :meth:`table` returned for the positions.
-            seq_len: Length of the row, for scaling rules that depend on it.
+            seq_len: Length of the row (its largest position + 1, cached keys included), or
+                one per row, shape ``(batch,)``; for scaling rules that depend on it.
             seq_dim: -2; or -3 for ``(batch, seq, heads, head_dim)`` and packed
                 ``(tokens, heads, head_dim)``.
             out: Two tensors to write to; ``(q, k)`` themselves for in place. Not under grad.
@@ -91,15 +106,25 @@ class RotaryEmbedding(nn.Module):
 
         Raises:
             ShapeError: Shapes or dtypes do not fit together.
-            ConfigError: Both or neither of ``position_ids`` and ``table`` are given.
+            ConfigError: Both or neither of ``position_ids`` and ``table`` are given; or the rule
+                has one table for each role, and a single one is given.
         """
         given: object = (None, None) if out is None else out
         if not isinstance(given, tuple | list) or len(given) != 2:
             raise ShapeError(f"out must be two tensors, for q and for k; got {type(out).__name__}")
         out_q, out_k = given
         dtype = arithmetic_dtype(q.dtype, k.dtype)
-        table = self._one_table(dtype, position_ids, table, seq_len)
-        return self._turn(q, table, seq_dim, out_q), self._turn(k, table, seq_dim, out_k)
+        if self.spec.has_roles:
+            if table is not None:
+                raise ConfigError(
+                    "table must be left out, since queries and keys have different tables under "
+                    "xPos; pass position_ids, or call rotate with role"
+                )
+            table_q = self._one_table(dtype, position_ids, None, seq_len, "query")
+            table_k = self._one_table(dtype, position_ids, None, seq_len, "key")
+        else:
+            table_q = table_k = self._one_table(dtype, position_ids, table, seq_len)
+        return self._turn(q, table_q, seq_dim, out_q), self._turn(k, table_k, seq_dim, out_k)
 
     def rotate(
         self,
@@ -108,7 +133,7 @@ class RotaryEmbedding(nn.Module):
         *,
         table: AnyTable | None = None,
         role: Role | None = None,
-        seq_len: int | None = None,
+        seq_len: SeqLen | None = None,
         seq_dim: int = -2,
         out: Tensor | None = None,
     ) -> Tensor:
@@ -118,7 +143,8 @@ class RotaryEmbedding(nn.Module):
             x: ``(..., seq, head_dim)``.
             position_ids: As in :meth:`forward`.
             table: As in :meth:`forward`.
-            role: "query" or "key", for rules that treat them differently; others ignore it.
+            role: "query" or "key", for rules that treat them differently (xPos); others ignore
+                it.
             seq_len: As in :meth:`forward`.
             seq_dim: As in :meth:`forward`.
             out: Write here and return it; may be ``x``. Not under grad.
@@ -141,7 +167,7 @@ class RotaryEmbedding(nn.Module):
         *,
         table: AnyTable | None = None,
         role: Role | None = None,
-        seq_len: int | None = None,
+        seq_len: SeqLen | None = None,
         seq_dim: int = -2,
         out: Tensor | None = None,
     ) -> Tensor:
@@ -165,10 +191,13 @@ class RotaryEmbedding(nn.Module):
         """
         dtype = arithmetic_dtype(x.dtype)
         cos, sin = self._one_table(dtype, position_ids, table, seq_len, role)
-        amplitude = self.spec.attention_factor(seq_len)
-        if amplitude != 1.0:
-            cos, sin = cos / amplitude**2, sin / amplitude**2
-        return self._turn(x, RotaryTable(cos, -sin), seq_dim, out, ("output_layout", "layout"))
+        if all(block.scaling is None or block.scaling.keeps_norms for block in self._blocks()):
+            back = RotaryTable(cos, -sin)
+        else:  # the table knows its amplitude, whichever rule and length it comes from
+            wide = widest_dtype(cos.device)
+            back = undo(RotaryTable(cos.to(wide), sin.to(wide)))
+            back = RotaryTable(back.cos.to(cos.dtype), back.sin.to(cos.dtype))
+        return self._turn(x, back, seq_dim, out, ("output_layout", "layout"))
 
     def shift(
         self,
@@ -177,8 +206,8 @@ class RotaryEmbedding(nn.Module):
         to_ids: Tensor,
         *,
         from_spec: RopeSpec | None = None,
-        seq_len: int | None = None,
-        from_seq_len: int | None = None,
+        seq_len: SeqLen | None = None,
+        from_seq_len: SeqLen | None = None,
         seq_dim: int = -2,
         out: Tensor | None = None,
     ) -> Tensor:
@@ -187,7 +216,7 @@ class RotaryEmbedding(nn.Module):
         Equals ``rotate(inverse(k, from_ids), to_ids)`` in one pass, rounded once.
 
         Args:
-            k: Keys rotated at ``from_ids`` with ``from_spec``.
+            k: Keys rotated at ``from_ids`` with ``from_spec``; gradients flow back to them.
             from_ids: Positions they stand at.
             to_ids: Positions they shall stand at.
             from_spec: Rotation they have now; None means this one. It may differ in frequencies,
@@ -211,9 +240,9 @@ class RotaryEmbedding(nn.Module):
                 "from_spec must pair the same coordinates as this module's spec, "
                 f"{ours} (output_layout, offset, width); got {theirs}; use inverse, then rotate"
             )
-        wide = torch.float32 if k.device.type in _NO_FLOAT64 else torch.float64
-        there = self.table(to_ids, seq_len=seq_len, dtype=wide)
-        here = source.table(from_ids, seq_len=from_seq_len, dtype=wide)
+        wide = widest_dtype(k.device)
+        there = self.table(to_ids, seq_len=seq_len, role="key", dtype=wide)
+        here = source.table(from_ids, seq_len=from_seq_len, role="key", dtype=wide)
         cos, sin = combine(there, here)
         dtype = arithmetic_dtype(k.dtype)
         table = RotaryTable(cos.to(dtype), sin.to(dtype))
@@ -223,7 +252,7 @@ class RotaryEmbedding(nn.Module):
         self,
         position_ids: Tensor,
         *,
-        seq_len: int | None = None,
+        seq_len: SeqLen | None = None,
         role: Role | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> RotaryTable:
@@ -231,7 +260,8 @@ class RotaryEmbedding(nn.Module):
 
         Args:
             position_ids: ``(seq,)``, ``(batch, seq)``, ``(axes, batch, seq)`` or 0-d.
-            seq_len: Length of the row, for scaling rules that depend on it.
+            seq_len: As in :meth:`forward`. With one length per row the table has one row each,
+                also for positions ``(seq,)``.
             role: As in :meth:`rotate`.
             dtype: float32, or float64 to rotate float64 vectors. Only the result has it; the
                 angles are computed in ``spec.angle_dtype``.
@@ -242,6 +272,8 @@ class RotaryEmbedding(nn.Module):
 
         Raises:
             ShapeError: Positions have a wrong shape or dtype; ``dtype`` is below float32.
+            ConfigError: ``seq_len`` or ``role`` is missing where the rule depends on it; or the
+                amplitude of xPos leaves the range of the dtype (checked on the CPU).
 
         Example:
             >>> rope = RotaryEmbedding(RopeSpec(head_dim=8, layout="half"))
@@ -255,11 +287,17 @@ class RotaryEmbedding(nn.Module):
                 "dtype of a table must be float32 or float64, since lower precision loses "
                 f"positions; got {dtype}"
             )
-        parts = [self._block_table(block, position_ids, seq_len) for block in self._blocks()]
-        cos = torch.cat([cos for cos, _ in parts], -1) if len(parts) > 1 else parts[0][0]
-        sin = torch.cat([sin for _, sin in parts], -1) if len(parts) > 1 else parts[0][1]
-        device = position_ids.device
-        return RotaryTable(cos.to(device, dtype), sin.to(device, dtype))
+        if role is None and self.spec.has_roles:
+            raise ConfigError(
+                "role must be 'query' or 'key', since they have different tables under "
+                "xPos; got None"
+            )
+        rows = row_lengths(seq_len, self.spec, position_ids)
+        parts = [self._block_table(block, position_ids, rows, role) for block in self._blocks()]
+        table = joined(parts, position_ids.device, dtype)
+        if self.spec.has_roles:
+            check_finite(table)
+        return table
 
     def extra_repr(self) -> str:
         """Show the spec."""
@@ -276,7 +314,7 @@ class RotaryEmbedding(nn.Module):
         dtype: torch.dtype,
         position_ids: Tensor | None,
         table: AnyTable | None,
-        seq_len: int | None,
+        seq_len: SeqLen | None,
         role: Role | None = None,
     ) -> RotaryTable:
         """Return the table that was given, or that of the positions in ``dtype``."""
@@ -295,36 +333,21 @@ class RotaryEmbedding(nn.Module):
         return self.table(position_ids, seq_len=seq_len, role=role, dtype=dtype)
 
     def _block_table(
-        self, block: RopeSpec, position_ids: Tensor, seq_len: int | None
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        block: RopeSpec,
+        position_ids: Tensor,
+        rows: Lengths,
+        role: Role | None,
+    ) -> RotaryTable:
         dtype = torch.float64 if block.angle_dtype == "float64" else torch.float32
-        if dtype == torch.float64 and position_ids.device.type in _NO_FLOAT64:
+        if dtype == torch.float64 and widest_dtype(position_ids.device) != dtype:
             position_ids = position_ids.cpu()
         # A block may read fewer axes than its siblings.
         if block.n_axes == 1 and self.spec.n_axes > 1:
             position_ids = position_ids[0]
-        alpha = angles(block, position_ids, self._inv_freq(block, seq_len, position_ids, dtype))
-        amplitude = block.attention_factor(seq_len)
-        if amplitude == 1.0:
-            return alpha.cos(), alpha.sin()
-        return alpha.cos() * amplitude, alpha.sin() * amplitude
-
-    def _inv_freq(
-        self, block: RopeSpec, seq_len: int | None, like: Tensor, dtype: torch.dtype
-    ) -> Tensor:
-        """Return the frequencies of a block on the device of ``like``, copied there once."""
-        if torch.compiler.is_compiling():
-            constant: Tensor = _constant_inv_freq(block, seq_len, like.device, dtype)
-            return constant
-        key = (block, seq_len, like.device, dtype)
-        found = self._on_device.get(key)
-        if found is None:
-            # An inference tensor kept here would fail in a later training step.
-            with torch.inference_mode(False):
-                found = torch.from_numpy(block.inv_freq(seq_len)).to(like.device, dtype)
-            if type(found) is Tensor:  # not the fake tensor of a tracer
-                self._on_device[key] = found
-        return found
+        rows = rows if block.depends_on_length else None
+        rates = kept_rates(self._on_device, block, rows, position_ids.device, dtype)
+        return block_table(block, position_ids, rates, role)
 
     def _turn(
         self,
@@ -359,14 +382,6 @@ class RotaryEmbedding(nn.Module):
                 source=getattr(block, layouts[0]),
                 target=getattr(block, layouts[1]),
             )
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _constant_inv_freq(
-    block: RopeSpec, seq_len: int | None, device: torch.device, dtype: torch.dtype
-) -> Tensor:
-    """Return the frequencies as a constant of the graph that is being traced."""
-    return torch.from_numpy(block.inv_freq(seq_len)).to(device, dtype)
 
 
 def _geometry(spec: RopeSpec) -> list[tuple[str, int, int]]:

@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from ropewalk.errors import ShapeError
+from ropewalk.errors import ConfigError, ShapeError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ropewalk.rotary.rates import Rates
     from ropewalk.spec import RopeSpec
+
+# Backends without float64 (huggingface/diffusers#12665, #13432): tables are built on the host.
+_NO_FLOAT64 = ("mps", "npu")
 
 
 class RotaryTable(NamedTuple):
@@ -63,20 +69,89 @@ def angles(spec: RopeSpec, position_ids: Tensor, inv_freq: Tensor) -> Tensor:
     Args:
         spec: The rotation, without blocks.
         position_ids: Checked positions, ``(...)`` or ``(axes, ...)``; integer or real.
-        inv_freq: ``(r/2,)``, radians per scaled position, on the device of ``position_ids``, in
-            the dtype of the arithmetic.
+        inv_freq: ``(r/2,)``, or ``(batch, 1, r/2)`` for one length per row; radians per scaled
+            position, on the device of ``position_ids``, in the dtype of the arithmetic.
 
     Returns:
         Radians, ``(..., r/2)``, in the dtype of ``inv_freq``.
     """
-    positions = position_ids.to(inv_freq.dtype)
-    if spec.position_offset or spec.position_scale != 1.0:
-        positions = (positions + spec.position_offset) * spec.position_scale
-    if spec.axes is not None and spec.n_axes > 1:
-        positions = torch.stack([positions[axis] for axis, _ in spec.axes], -1)
-    else:
-        positions = positions.unsqueeze(-1)
-    return positions * (inv_freq * spec.direction)
+    return _scaled_positions(spec, position_ids, inv_freq.dtype) * (inv_freq * spec.direction)
+
+
+def gains(spec: RopeSpec, position_ids: Tensor, log_gain: Tensor) -> Tensor:
+    r"""Return the amplitude at every position and pair, for rules in which it depends on both.
+
+    .. math:: \exp(p'_{axis(j)} \, g_j)
+
+    Args:
+        spec: The rotation, without blocks.
+        position_ids: As in :func:`angles`.
+        log_gain: ``(r/2,)``, g, natural logarithm per scaled position; negated for keys.
+
+    Returns:
+        ``(..., r/2)``, in the dtype of ``log_gain``.
+    """
+    return (_scaled_positions(spec, position_ids, log_gain.dtype) * log_gain).exp()
+
+
+def block_table(
+    spec: RopeSpec, position_ids: Tensor, rates: Rates, role: str | None
+) -> RotaryTable:
+    """Return cos and sin of one block, amplitude included, in the dtype of the rates.
+
+    Args:
+        spec: The rotation, without blocks.
+        position_ids: As in :func:`angles`.
+        rates: Its frequencies, amplitude and gain.
+        role: "query" or "key" where the rates have a gain.
+    """
+    alpha = angles(spec, position_ids, rates.inv_freq)
+    cos, sin = alpha.cos(), alpha.sin()
+    amplitude = rates.amplitude
+    if rates.log_gain is not None:
+        log_gain = rates.log_gain if role == "query" else -rates.log_gain
+        amplitude = gains(spec, position_ids, log_gain)
+    if isinstance(amplitude, float) and amplitude == 1.0:
+        return RotaryTable(cos, sin)
+    return RotaryTable(cos * amplitude, sin * amplitude)
+
+
+def joined(parts: Sequence[RotaryTable], device: torch.device, dtype: torch.dtype) -> RotaryTable:
+    """Return the tables of several blocks as one, cast last.
+
+    Args:
+        parts: One table per block, of the same positions.
+        device: Where the result lives.
+        dtype: What it is cast to.
+    """
+    cos, sin = parts[0]
+    if len(parts) > 1:
+        # Where only some of the blocks depend on lengths per row, the others have no rows.
+        shape = torch.broadcast_shapes(*(part.cos.shape[:-1] for part in parts))
+        cos, sin = (
+            torch.cat([part[i].expand(*shape, part[i].shape[-1]) for part in parts], -1)
+            for i in (0, 1)
+        )
+    return RotaryTable(cos.to(device, dtype), sin.to(device, dtype))
+
+
+def widest_dtype(device: torch.device) -> torch.dtype:
+    """Return float64, or float32 on backends that have no wider one.
+
+    Args:
+        device: Where the arithmetic is to be done.
+    """
+    return torch.float32 if device.type in _NO_FLOAT64 else torch.float64
+
+
+def undo(table: RotaryTable) -> RotaryTable:
+    """Return the table of turning back, amplitude divided out.
+
+    Args:
+        table: How the vectors were turned.
+    """
+    norm = table.cos**2 + table.sin**2
+    return RotaryTable(table.cos / norm, -table.sin / norm)
 
 
 def combine(there: RotaryTable, here: RotaryTable) -> RotaryTable:
@@ -86,7 +161,47 @@ def combine(there: RotaryTable, here: RotaryTable) -> RotaryTable:
         there: Where the vectors go.
         here: Where they come from; its amplitude is divided out.
     """
-    gain = 1.0 / (here.cos**2 + here.sin**2)
-    cos = (there.cos * here.cos + there.sin * here.sin) * gain
-    sin = (there.sin * here.cos - there.cos * here.sin) * gain
+    back = undo(here)
+    cos = there.cos * back.cos - there.sin * back.sin
+    sin = there.sin * back.cos + there.cos * back.sin
     return RotaryTable(cos, sin)
+
+
+def check_finite(table: RotaryTable) -> None:
+    """Refuse a table whose amplitude has left the range of its dtype.
+
+    Only tables on the CPU are read, outside tracing and functorch transforms; elsewhere that
+    would wait for the device.
+
+    Args:
+        table: A table of a rule whose amplitude depends on the position.
+
+    Raises:
+        ConfigError: An entry is not finite, or a pair has become 0.
+    """
+    concrete = type(table.cos) is Tensor and not torch.compiler.is_compiling()
+    if not concrete or table.cos.device.type != "cpu" or _transforming():
+        return
+    largest = torch.maximum(table.cos.abs(), table.sin.abs())
+    smallest = torch.finfo(largest.dtype).tiny
+    if not bool(((largest >= smallest) & (largest < torch.inf)).all()):
+        raise ConfigError(
+            "position_ids must stay where the amplitude of xPos fits "
+            f"{str(largest.dtype).removeprefix('torch.')}; got positions too far from 0; use a "
+            "larger scale_base, or position_offset as a centre"
+        )
+
+
+def _transforming() -> bool:
+    """Whether a functorch transform such as vmap is at work, under which no value can be read."""
+    return bool(torch._C._are_functorch_transforms_active())
+
+
+def _scaled_positions(spec: RopeSpec, position_ids: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the scaled position that drives every pair, ``(..., r/2)`` or ``(..., 1)``."""
+    positions = position_ids.to(dtype)
+    if spec.position_offset or spec.position_scale != 1.0:
+        positions = (positions + spec.position_offset) * spec.position_scale
+    if spec.axes is not None and spec.n_axes > 1:
+        return torch.stack([positions[axis] for axis, _ in spec.axes], -1)
+    return positions.unsqueeze(-1)

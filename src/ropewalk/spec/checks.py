@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+# Largest number of positions: what int64 position ids can count.
+_MOST_POSITIONS = 2**63 - 1
+
+
 def integer(name: str, value: object, *, at_least: int) -> int:
     """Return ``value`` as an int, or refuse it.
 
@@ -28,20 +32,61 @@ def integer(name: str, value: object, *, at_least: int) -> int:
     except TypeError:
         number = None
     if number is None or isinstance(value, bool) or number < at_least:
-        raise ConfigError(f"{name} must be an integer of at least {at_least}; got {value!r}")
+        raise ConfigError(
+            f"{name} must be an integer of at least {at_least}; got {abridged(value)}"
+        )
     return number
 
 
-def real(name: str, value: object, *, above: float = -math.inf) -> float:
-    """Return ``value`` as a finite float greater than ``above``, or refuse it.
+def length(name: str, value: object) -> int:
+    """Return ``value`` as a number of positions, or refuse it.
+
+    Args:
+        name: The argument, as the user wrote it.
+        value: A positive integer that fits int64.
+
+    Raises:
+        ConfigError: Not such an integer.
+    """
+    number = integer(name, value, at_least=1)
+    if number > _MOST_POSITIONS:
+        raise ConfigError(f"{name} must be at most {_MOST_POSITIONS}; got {abridged(number)}")
+    return number
+
+
+def lengths(name: str, value: object) -> int | tuple[int, ...]:
+    """Return one length, or one per row, or refuse them.
+
+    Args:
+        name: The argument, as the user wrote it.
+        value: A positive integer; or a sequence, array or tensor of them, shape ``(rows,)``.
+
+    Raises:
+        ConfigError: Anything else.
+    """
+    if isinstance(value, int):  # first, since torch.compile may pass a symbol that is no more
+        return length(name, value)
+    rows: object = value
+    if getattr(value, "ndim", 0):  # arrays and tensors, on any device
+        rows = value.tolist()  # type: ignore[attr-defined]
+    if isinstance(rows, list | tuple):
+        return tuple(length(name, row) for row in rows)
+    return length(name, value)
+
+
+def real(
+    name: str, value: object, *, above: float = -math.inf, at_least: float = -math.inf
+) -> float:
+    """Return ``value`` as a finite float within a bound, or refuse it.
 
     Args:
         name: The argument, as the user wrote it.
         value: Any real number; bool, nan and infinities are refused.
         above: Exclusive lower bound.
+        at_least: Inclusive lower bound.
 
     Raises:
-        ConfigError: Not a finite number, or not above the bound.
+        ConfigError: Not a finite number, or below a bound.
     """
     number = math.nan
     if not isinstance(value, bool | str | bytes):
@@ -49,10 +94,61 @@ def real(name: str, value: object, *, above: float = -math.inf) -> float:
             number = float(value)  # type: ignore[arg-type]
         except (TypeError, ValueError, OverflowError):
             number = math.nan
-    if not math.isfinite(number) or number <= above:
+    if not math.isfinite(number) or number <= above or number < at_least:
         bound = "" if above == -math.inf else f" greater than {above:g}"
-        raise ConfigError(f"{name} must be a finite number{bound}; got {value!r}")
+        bound = bound if at_least == -math.inf else f" of at least {at_least:g}"
+        raise ConfigError(f"{name} must be a finite number{bound}; got {abridged(value)}")
     return number
+
+
+def reals(name: str, values: object, *, above: float, infinite: bool = False) -> tuple[float, ...]:
+    """Return ``values`` as a tuple of floats greater than ``above``, or refuse them.
+
+    Args:
+        name: The argument, as the user wrote it.
+        values: A sequence or array of numbers.
+        above: Exclusive lower bound.
+        infinite: Whether infinity is allowed.
+
+    Raises:
+        ConfigError: Not a sequence, or one of the numbers is refused.
+    """
+    rows: object = values.tolist() if getattr(values, "ndim", 0) else values  # type: ignore[attr-defined]
+    if not isinstance(rows, list | tuple):
+        raise ConfigError(f"{name} must be a sequence of numbers; got {abridged(values)}")
+    return tuple(
+        math.inf
+        if infinite and isinstance(row, float) and row == math.inf
+        else real(f"{name}[{i}]", row, above=above)
+        for i, row in enumerate(rows)
+    )
+
+
+def boolean(name: str, value: object) -> bool:
+    """Return ``value`` if it is True or False, or refuse it.
+
+    Args:
+        name: The argument, as the user wrote it.
+        value: The value received; 0, 1 and strings are refused.
+
+    Raises:
+        ConfigError: Not a bool.
+    """
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} must be True or False; got {abridged(value)}")
+    return value
+
+
+def abridged(value: object) -> str:
+    """Return the repr of ``value`` cut to a length that fits a message.
+
+    Args:
+        value: Anything.
+    """
+    if isinstance(value, int) and value.bit_length() > 128:  # repr refuses 4,300 digits
+        return f"an integer of {value.bit_length()} bits"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def choice(name: str, value: object, allowed: Sequence[object]) -> None:
@@ -68,4 +164,4 @@ def choice(name: str, value: object, allowed: Sequence[object]) -> None:
     """
     if isinstance(value, bool) or value not in allowed:
         options = ", ".join(repr(option) for option in allowed)
-        raise ConfigError(f"{name} must be one of {options}; got {value!r}")
+        raise ConfigError(f"{name} must be one of {options}; got {abridged(value)}")

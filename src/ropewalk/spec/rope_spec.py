@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
 from ropewalk.errors import ConfigError
 from ropewalk.spec import checks, spectrum
+from ropewalk.spec.blocks import check_blocks
+from ropewalk.spec.pairs import LAYOUTS, PAIR_DTYPE, PairLayout, pair_members, tuple_of_axes
 from ropewalk.spec.scaling import ScalingRule
 from ropewalk.spec.spectrum import Ladder
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
-PairLayout = Literal["interleaved", "half"]
-"""Which coordinates form pair j of a rotated slice of width r: (2j, 2j + 1), or (j, j + r/2)."""
-LAYOUTS: tuple[PairLayout, ...] = get_args(PairLayout)
-
-PAIR_DTYPE = np.dtype(
-    [
-        ("in_a", np.int64),
-        ("in_b", np.int64),
-        ("out_a", np.int64),
-        ("out_b", np.int64),
-        ("axis", np.int64),
-        ("inv_freq", np.float64),
-        ("sign", np.int64),
-        ("amplitude", np.float64),
-    ]
-)
+    Rows = Sequence[int] | NDArray[np.integer[Any]]
+    """Lengths, one per row of a batch."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +82,9 @@ class RopeSpec:
         self._set("head_dim", checks.integer("head_dim", self.head_dim, at_least=1))
         checks.choice("layout", self.layout, LAYOUTS)
         self._set("theta", checks.real("theta", self.theta, above=1.0))
+        self._set("blocks", tuple(self.blocks or ()))
         if self.blocks:
-            self._check_blocks()
+            check_blocks(self)
         self._resolve_slice()
         self._default("output_layout", self.layout)
         checks.choice("output_layout", self.output_layout, LAYOUTS)
@@ -108,34 +99,44 @@ class RopeSpec:
         self._check_axes()
         self._check_scaling()
 
-    def inv_freq(self, seq_len: int | None = None) -> NDArray[np.float64]:
+    def inv_freq(self, seq_len: int | Rows | None = None) -> NDArray[np.float64]:
         """Return the frequency of every pair, after scaling.
 
         Args:
-            seq_len: Length of the row, for rules that depend on it; others give the same answer
-                for every length.
+            seq_len: Length of the row (its largest position + 1), or one length per row, for
+                rules that depend on it; others give the same answer for every length.
 
         Returns:
-            Radians per position, shape ``(rotary_dim / 2,)``, float64, in the order of the pairs
-            (with blocks: theirs, one after the other).
+            Radians per position, shape ``(rotary_dim / 2,)`` or ``(rows, rotary_dim / 2)``,
+            float64, in the order of the pairs (with blocks: theirs, one after the other).
 
         Raises:
-            ConfigError: ``seq_len`` is not a positive integer.
+            ConfigError: ``seq_len`` is not a positive integer, or missing where the rule needs
+                it; or a frequency is not finite.
 
         Example:
             >>> RopeSpec(4, "half", theta=100.0).inv_freq()
             array([1. , 0.1])
         """
-        if seq_len is not None:
-            seq_len = checks.integer("seq_len", seq_len, at_least=1)
+        lengths = None if seq_len is None else checks.lengths("seq_len", seq_len)
+        if isinstance(lengths, tuple):
+            rows = [self.inv_freq(length) for length in lengths]
+            return np.array(rows, dtype=np.float64).reshape(len(rows), self.n_pairs)
         if self.blocks:
-            return np.concatenate([block.inv_freq(seq_len) for block in self.blocks])
+            return np.concatenate([block.inv_freq(lengths) for block in self.blocks])
         ladder = self.ladder
-        scaled = self.scaling.inv_freq(ladder, seq_len) if self.scaling else ladder.inv_freq()
+        if self.scaling is None:
+            scaled = ladder.inv_freq()
+        else:
+            with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+                scaled = self.scaling.inv_freq(ladder, lengths)
+            if not np.isfinite(scaled).all():
+                rule = checks.abridged(self.scaling)
+                raise ConfigError(f"scaling must keep frequencies finite; got {rule}")
         return scaled if self.axes is None else scaled[[rung for _, rung in self.axes]]
 
-    def wavelengths(self, seq_len: int | None = None) -> NDArray[np.float64]:
-        """Return the positions each pair needs for a full turn, shape ``(rotary_dim / 2,)``.
+    def wavelengths(self, seq_len: int | Rows | None = None) -> NDArray[np.float64]:
+        """Return the positions each pair needs for a full turn, in the shape of :meth:`inv_freq`.
 
         Args:
             seq_len: As in :meth:`inv_freq`.
@@ -147,30 +148,72 @@ class RopeSpec:
         scale = [np.full(b.n_pairs, b.position_scale) for b in self.blocks or (self,)]
         return spectrum.wavelengths(self.inv_freq(seq_len) * np.concatenate(scale))
 
-    def attention_factor(self, seq_len: int | None = None) -> float:
+    @overload
+    def attention_factor(self, seq_len: int | None = None) -> float: ...
+    @overload
+    def attention_factor(self, seq_len: Rows) -> NDArray[np.float64]: ...
+    def attention_factor(self, seq_len: int | Rows | None = None) -> float | NDArray[np.float64]:
         """Return the factor A that multiplies cos and sin (so scores get its square).
+
+        The factor on the softmax scale is another number: ``scaling.softmax_scale_factor()``.
 
         Args:
             seq_len: As in :meth:`inv_freq`.
 
+        Returns:
+            A float, or an array ``(rows,)`` where there is one length per row.
+
         Raises:
-            ConfigError: The blocks of this spec have different factors; read :meth:`pairs`.
+            ConfigError: The blocks of this spec have different factors, or the rule has none
+                (xPos); or as in :meth:`inv_freq`.
 
         Example:
             >>> RopeSpec(4, "half").attention_factor()
             1.0
         """
-        if seq_len is not None:
-            seq_len = checks.integer("seq_len", seq_len, at_least=1)
+        lengths = None if seq_len is None else checks.lengths("seq_len", seq_len)
+        if isinstance(lengths, tuple):
+            return np.array([self.attention_factor(n) for n in lengths], dtype=np.float64)
         if self.blocks:
-            factors = {block.attention_factor(seq_len) for block in self.blocks}
+            factors = {block.attention_factor(lengths) for block in self.blocks}
             if len(factors) > 1:
                 raise ConfigError(
                     "attention_factor must be the same in all blocks to be one number; "
                     f"got {sorted(factors)}; read the column amplitude of pairs()"
                 )
             return factors.pop()
-        return self.scaling.attention_factor(seq_len) if self.scaling else 1.0
+        return self.scaling.amplitude(lengths) if self.scaling else 1.0
+
+    def log_gain(self) -> NDArray[np.float64] | None:
+        """Return how fast a query grows with its position, or None where it does not.
+
+        Only xPos has such a gain; see :meth:`ScalingRule.log_gain`.
+
+        Returns:
+            Natural logarithm per scaled position, shape ``(rotary_dim / 2,)``, float64. Keys
+            shrink by as much.
+
+        Raises:
+            ConfigError: This spec has blocks; ask them.
+        """
+        if self.blocks:
+            raise ConfigError("log_gain is a property of single blocks; got a spec with blocks")
+        gain = None if self.scaling is None else self.scaling.log_gain(self.ladder)
+        return gain if gain is None or self.axes is None else gain[[rung for _, rung in self.axes]]
+
+    @property
+    def has_roles(self) -> bool:
+        """Whether queries and keys are rotated with different tables (xPos)."""
+        if self.blocks:
+            return any(block.has_roles for block in self.blocks)
+        return self.scaling is not None and self.scaling.has_roles
+
+    @property
+    def depends_on_length(self) -> bool:
+        """Whether ``seq_len`` must be given, since the rule depends on it."""
+        if self.blocks:
+            return any(block.depends_on_length for block in self.blocks)
+        return self.scaling is not None and self.scaling.depends_on_length
 
     def pairs(self, seq_len: int | None = None) -> np.recarray[Any, Any]:
         """Return the normal form: one row for every rotated pair.
@@ -179,18 +222,23 @@ class RopeSpec:
         ``sign * p'[axis] * inv_freq`` and multiplied by ``amplitude``, go to ``(out_a, out_b)``.
 
         Args:
-            seq_len: As in :meth:`inv_freq`.
+            seq_len: One length, as in :meth:`inv_freq`.
 
         Returns:
             A record array of shape ``(rotary_dim / 2,)`` with the columns in_a, in_b, out_a,
             out_b, axis (int64), inv_freq (float64, radians per scaled position), sign (int64) and
             amplitude (float64).
 
+        Raises:
+            ConfigError: The amplitude depends on the position (xPos); or as in :meth:`inv_freq`.
+
         Example:
             >>> spec = RopeSpec(6, "half", rotary_dim=4, rotary_offset=2)
             >>> [(int(p.in_a), int(p.in_b)) for p in spec.pairs()]
             [(2, 4), (3, 5)]
         """
+        if seq_len is not None:
+            seq_len = checks.length("seq_len", seq_len)
         if self.blocks:
             return np.concatenate([b.pairs(seq_len) for b in self.blocks]).view(np.recarray)
         rows = np.recarray((self.n_pairs,), dtype=PAIR_DTYPE)
@@ -249,6 +297,39 @@ class RopeSpec:
             raise ConfigError(f"RopeSpec has no field {unknown[0]!r}; fields: {', '.join(values)}")
         return RopeSpec(**(values | changes))
 
+    def extend(
+        self,
+        *,
+        to: int,
+        method: str = "yarn",
+        original_max_position_embeddings: int | None = None,
+    ) -> RopeSpec:
+        """Return this rotation stretched to rows of ``to`` positions.
+
+        Args:
+            to: Longest row to be read, in positions.
+            method: "linear", "ntk", "dynamic", "yarn" or "llama3".
+            original_max_position_embeddings: Trained length, in positions. Only where the rule
+                of this spec already holds it may it be left out.
+
+        Raises:
+            ConfigError: The trained length is missing or contradicts the rule, ``to`` is below
+                it, or another method is at work already.
+
+        Example:
+            >>> spec = RopeSpec(64, "half").extend(to=8192, original_max_position_embeddings=2048)
+            >>> spec.scaling.factor, round(spec.attention_factor(), 4)
+            (4.0, 1.1386)
+        """
+        from ropewalk.spec.extend import extended
+
+        return extended(
+            self,
+            to=to,
+            method=method,
+            original_max_position_embeddings=original_max_position_embeddings,
+        )
+
     def to_rope_parameters(self) -> dict[str, Any]:
         """Return the ``rope_parameters`` dictionary of transformers 5 for this rotation.
 
@@ -302,90 +383,10 @@ class RopeSpec:
     def _check_axes(self) -> None:
         if self.axes is None:
             return
-        axes = _tuple_of_pairs(self.axes)
+        axes = tuple_of_axes(self.axes)
         if len(axes) != self.n_pairs:
             raise ConfigError(
                 f"axes must have one (axis, rung) for each of the {self.n_pairs} pairs; "
                 f"got {len(axes)}"
             )
         self._set("axes", axes)
-
-    def _check_blocks(self) -> None:
-        self._set("blocks", tuple(self.blocks))
-        defaults = {
-            field.name: field.default
-            for field in fields(self)
-            if field.name not in ("head_dim", "layout", "blocks")
-        }
-        used = [n for n, d in defaults.items() if getattr(self, n) not in (d, self._derived(n))]
-        if used:
-            raise ConfigError(
-                f"{used[0]} must keep its default when blocks are given, since the blocks carry "
-                f"the rotation; got {used[0]}={getattr(self, used[0])!r}"
-            )
-        taken: set[int] = set()
-        for block in self.blocks:
-            candidate: object = block
-            if not isinstance(candidate, RopeSpec) or candidate.blocks:
-                raise ConfigError(f"blocks must be RopeSpecs without blocks; got {block!r}")
-            if block.head_dim != self.head_dim:
-                raise ConfigError(
-                    f"blocks must have the head_dim of their parent, {self.head_dim}; "
-                    f"got {block.head_dim}"
-                )
-            slice_ = set(range(block.rotary_offset, block.rotary_offset + block.rotary_dim))
-            if taken & slice_:
-                raise ConfigError(
-                    "blocks must rotate disjoint slices; coordinate "
-                    f"{min(taken & slice_)} is in two of them"
-                )
-            taken |= slice_
-
-    def _derived(self, name: str) -> object:
-        """Return what a field left to its default becomes, for specs with blocks."""
-        derived = {
-            "rotary_dim": self.head_dim,
-            "output_layout": self.layout,
-            "frequency_dim": self.head_dim,
-        }
-        return derived.get(name)
-
-
-def pair_members(
-    rotary_dim: int, layout: PairLayout, rotary_offset: int = 0
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the two coordinates of every pair of a rotated slice.
-
-    Args:
-        rotary_dim: Width r of the slice, even.
-        layout: "interleaved" pairs (2j, 2j + 1), "half" pairs (j, j + r/2).
-        rotary_offset: First coordinate of the slice.
-
-    Returns:
-        First and second members, two int64 arrays of shape ``(rotary_dim / 2,)``.
-
-    Example:
-        >>> pair_members(4, "half")
-        (array([0, 1]), array([2, 3]))
-    """
-    coordinates = np.arange(rotary_offset, rotary_offset + rotary_dim, dtype=np.int64)
-    if layout == "interleaved":
-        return coordinates[0::2], coordinates[1::2]
-    return coordinates[: rotary_dim // 2], coordinates[rotary_dim // 2 :]
-
-
-def _tuple_of_pairs(axes: object) -> tuple[tuple[int, int], ...]:
-    """Return ``axes`` as a tuple of (axis, rung) ints, or refuse it."""
-    try:
-        rows = [tuple(row) for row in axes]  # type: ignore[attr-defined]
-    except TypeError:
-        rows = [()]
-    if any(len(row) != 2 for row in rows):
-        raise ConfigError(f"axes must be a sequence of (axis, rung); got {axes!r}")
-    return tuple(
-        (
-            checks.integer("axis in axes", axis, at_least=0),
-            checks.integer("rung in axes", rung, at_least=0),
-        )
-        for axis, rung in rows
-    )

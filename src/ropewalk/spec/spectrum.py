@@ -56,5 +56,5 @@ def wavelengths(inv_freq: NDArray[np.float64]) -> NDArray[np.float64]:
         >>> wavelengths(np.array([np.pi, 0.0]))
         array([ 2., inf])
     """
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         return 2.0 * np.pi / np.abs(np.asarray(inv_freq, dtype=np.float64))
