@@ -13,7 +13,7 @@ PYTEST_WORKERS ?= 2
 .PHONY: help demo test check bench clean install
 
 help:
-	@echo "make demo    train the same encoder with four position encodings and write the report"
+	@echo "make demo    train the same encoder with several position encodings, write the report"
 	@echo "make test    lint, types, import contracts and the whole suite"
 	@echo "make check   lint, types and import contracts only"
 	@echo "make bench   benchmarks of the operator"

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+import transformers
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from transformers.models.roformer.modeling_roformer import RoFormerSelfAttention
 
@@ -104,6 +105,7 @@ def main() -> None:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, "
         f"{torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads",
         "torch": torch.__version__,
+        "transformers": transformers.__version__,
         "ropewalk": rw.__version__,
         "seed": arguments.seed,
         "ratios": {},

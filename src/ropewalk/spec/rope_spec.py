@@ -9,7 +9,7 @@ import numpy as np
 
 from ropewalk.errors import ConfigError
 from ropewalk.spec import checks, spectrum
-from ropewalk.spec.blocks import check_blocks
+from ropewalk.spec.blocks import check_blocks, tuple_of_blocks
 from ropewalk.spec.pairs import LAYOUTS, PAIR_DTYPE, PairLayout, pair_members, tuple_of_axes
 from ropewalk.spec.scaling import ScalingRule
 from ropewalk.spec.spectrum import Ladder
@@ -82,7 +82,7 @@ class RopeSpec:
         self._set("head_dim", checks.integer("head_dim", self.head_dim, at_least=1))
         checks.choice("layout", self.layout, LAYOUTS)
         self._set("theta", checks.real("theta", self.theta, above=1.0))
-        self._set("blocks", tuple(self.blocks or ()))
+        self._set("blocks", tuple_of_blocks(self.blocks))
         if self.blocks:
             check_blocks(self)
         self._resolve_slice()
