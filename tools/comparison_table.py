@@ -85,7 +85,7 @@ def _lengths(report: dict[str, Any]) -> Iterator[str]:
         label = point["encoding"]
         if point["scaling"] != "none":
             label += f", {point['scaling']} scaling"
-        cell = point["note"].partition(":")[0]
+        cell = point["status"]
         if point["loss"] is not None:
             cell = _number(point["loss"], point["standard_error"])
         rows.setdefault(label, []).append(cell)
@@ -94,9 +94,9 @@ def _lengths(report: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield (
         f"One checkpoint of each encoding (seed {report['settings']['seeds'][0]}), the same "
-        f"{measured[0]['tokens']:,} masked tokens of {measured[0]['windows']} windows of held-out "
-        "text at every length; ± is one standard error over windows. Scaling changes the rotation "
-        "by the multiple of the length and no weight."
+        f"{measured[0]['tokens']:,} masked tokens of {measured[0]['windows']} held-out windows "
+        f"from {measured[0]['documents']} documents at every length; ± is one standard error over "
+        "documents. Scaling changes the rotation by the multiple of the length and no weight."
     )
 
 

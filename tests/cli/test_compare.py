@@ -13,14 +13,14 @@ from ropewalk.recipes.compare import ComparisonSettings
 
 SMALL = (
     "--block-size 16 --vocab-size 120 --layers 1 --hidden 16 --heads 2 --batch-size 4 "
-    "--learning-rate 0.01 --quiet"
+    "--learning-rate 0.01 --jobs 1 --quiet"
 )
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
     path = tmp_path_factory.mktemp("text") / "lines.jsonl"
-    texts = [*tiny.documents(), *(f"a walk of numbers {i} " * 12 for i in range(30))]
+    texts = [*tiny.documents(), *(f"a walk of numbers {i} " * 12 for i in range(90))]
     path.write_text("\n".join(json.dumps({"text": text}) for text in texts))
     return path
 
@@ -73,7 +73,7 @@ def test_results_and_lengths_are_printed_and_where_the_report_is(ropewalk, sourc
 def test_flags_come_over_the_config_file(ropewalk, source, tmp_path):
     config = tmp_path / "run.toml"
     config.write_text(
-        "encodings = ['none', 'learned']\nseeds = [4]\neval_lengths = []\neval_rows = 5\n"
+        "jobs = 1\nencodings = ['none', 'learned']\nseeds = [4]\neval_lengths = []\neval_rows = 5\n"
         "[data]\nblock_size = 16\nvocab_size = 120\n"
         "[model]\nlayers = 1\nhidden_size = 16\nheads = 2\n"
         "[training]\nsteps = 2\nbatch_size = 4\nschedule = 'cosine'\n"

@@ -1,10 +1,14 @@
 """Whatever a user can cause ends in one line, exit code 2, and no file or folder left behind."""
 
 import json
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import tiny
+import torch
 
 from ropewalk.cli import main
 
@@ -81,6 +85,15 @@ def test_unusable_text_is_named(refusal, tmp_path, name, data, message):
         ("--vocab-size 12", "vocab_size must be at least"),
         ("--block-size 9000", "must fill at least one block"),
         ("--tokenizer nowhere", "no tokenizer.json in 'nowhere'"),
+        ("--seed 4294967296", "seed must be at most 4294967295; got 4294967296"),
+        (f"--steps 1{'0' * 22}", "steps must be at most 2147483647"),
+        ("--learning-rate 1e300", "learning_rate must be at most 1e+30; got 1e+300"),
+        ("--embedding-size 0", "embedding_size must be an integer of at least 1; got 0"),
+        ("--block-size 10000000000000", "block_size must be at most 2147483647"),
+        (f"--rope-parameters {'[' * 10_000}", "rope_parameters must be JSON"),
+        (f"--rope-parameters {'9' * 5000}", "rope_parameters must be JSON"),
+        ("--config ~nosuchuser/x", "config: cannot look at '~nosuchuser/x'"),
+        ("--tokenizer ~nosuchuser/x", "tokenizer: cannot look at '~nosuchuser/x'"),
         ("--preset paper", "preset must be one of 'paper-mlm'; got 'paper'"),
         ("--config nowhere.toml", "cannot read 'nowhere.toml'"),
         ("--dataset nowhere/nothing", "cannot load 'nowhere/nothing'"),
@@ -123,6 +136,61 @@ def test_a_corrupted_checkpoint_is_not_continued(refusal, source, tmp_path, monk
     weights.write_bytes(weights.read_bytes()[:-1])
     line = refusal(f"{command}", output, source, "--resume")
     assert f"{checkpoint} is no whole checkpoint: the size of model.safetensors" in line
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (MemoryError(), "--batch-size"),
+        (torch.OutOfMemoryError("CUDA out of memory."), "--batch-size"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "--batch-size"),
+        (OSError(28, "No space left on device"), "standard output cannot be written: No space"),
+        (OSError(13, "Permission denied", "file.txt"), "file.txt: Permission denied"),
+    ],
+)
+def test_what_the_machine_lacks_is_named(refusal, monkeypatch, error, remedy):
+    from ropewalk.recipes import pretrain
+
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(pretrain, "plan", fail)
+    assert remedy in refusal("pretrain --dry-run -o x")
+
+
+def test_other_errors_are_not_hidden(monkeypatch):
+    import ropewalk.cli.app as module
+
+    def fail(**_):
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(module, "app", fail)
+    with pytest.raises(RuntimeError, match="a fault of ours"):
+        main()
+
+
+COMMAND = [sys.executable, "-m", "ropewalk", "env"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("more", [[], ["--json"], ["--help"]])
+def test_an_output_that_cannot_be_written_is_one_line(more):
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = subprocess.run(
+            [*COMMAND, *more], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "ropewalk: error: the standard output cannot be written: No space left on device"
+    ]
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(COMMAND, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 @pytest.mark.parametrize(

@@ -194,19 +194,21 @@ def test_arrays_of_different_shapes_are_refused():
 
 def test_windows_by_hand(letters):
     a, b, c, d, e = letters.convert_tokens_to_ids(list("abcde"))
-    windows = long_windows(["a b", "c d e f g", "a b c"], letters, length=5)
+    windows, numbers = long_windows(["a b", "c d e f g", "a b c"], letters, length=5)
     assert rows(windows) == {
         "input_ids": [[CLS, c, d, e, SEP], [CLS, a, b, c, SEP]],
         "position_ids": [[0, 1, 2, 3, 4]] * 2,
         "document_ids": [[1] * 5] * 2,
         "word_ids": [[-1, 0, 1, 2, -1]] * 2,
     }
-    assert len(long_windows(["a b c d e f g"], letters, length=4)) == 3  # 7 // 2
+    assert numbers.tolist() == [1, 2]  # the first document is too short
+    _, numbers = long_windows(["a b c d e f g", "a b"], letters, length=4)
+    assert numbers.tolist() == [0, 0, 0, 1]  # 7 // 2 windows
 
 
 def test_windows_cut_by_hand(letters):
     a, b, c, d, e = letters.convert_tokens_to_ids(list("abcde"))
-    windows = long_windows(["a b c d e"], letters, length=7)
+    windows, _ = long_windows(["a b c d e"], letters, length=7)
     assert rows(cut_windows(windows, 4)) == {
         "input_ids": [[CLS, a, b, SEP, CLS, c, d, SEP, CLS, e, SEP]],
         "position_ids": [[0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2]],
@@ -223,7 +225,7 @@ def test_a_cut_window_keeps_tokens_and_words_and_restarts_positions(
     letters, length, context, count
 ):
     documents = [" ".join("abcdefgh"[(n + k) % 8] for n in range(length)) for k in range(count)]
-    windows = long_windows(documents, letters, length=length)
+    windows, _ = long_windows(documents, letters, length=length)
     cut = cut_windows(windows, context)
     for name in ("input_ids", "word_ids"):
         for before, after in zip(windows, cut, strict=True):
@@ -240,7 +242,7 @@ def test_a_cut_window_keeps_tokens_and_words_and_restarts_positions(
 @pytest.mark.parametrize("ratio", [1, 1.5, 2, 4])
 def test_a_window_of_every_ratio_cuts_into_the_trained_length(letters, ratio):
     trained = 16
-    windows = long_windows(["a b c d " * 50], letters, length=int(ratio * trained))
+    windows, _ = long_windows(["a b c d " * 50], letters, length=int(ratio * trained))
     assert cut_windows(windows, trained).position_ids.max() == trained - 1
 
 
@@ -255,16 +257,15 @@ def test_a_window_longer_than_every_document_is_refused_with_the_longest(letters
         long_windows(["a b", "c d e", "f"], letters, length=6)
 
 
-@pytest.mark.parametrize("value", [2, 0, -1])
+@pytest.mark.parametrize("value", [2, 0, -1, 16.0, "x", None, True])
 def test_a_length_without_room_for_text_is_refused(letters, value):
-    windows = long_windows(["a b"], letters, length=4)
-    with pytest.raises(
-        ConfigError, match=rf"block_size must be at least 3 .*got block_size={value}"
-    ):
+    windows, _ = long_windows(["a b"], letters, length=4)
+    rule = f"must be .* of at least 3; got {value!r}$"
+    with pytest.raises(ConfigError, match=f"block_size {rule}"):
         pack_documents(["a"], letters, block_size=value)
-    with pytest.raises(ConfigError, match=f"got length={value}"):
+    with pytest.raises(ConfigError, match=f"length {rule}"):
         long_windows(["a"], letters, length=value)
-    with pytest.raises(ConfigError, match=f"got context={value}"):
+    with pytest.raises(ConfigError, match=f"context {rule}"):
         cut_windows(windows, value)
 
 

@@ -275,3 +275,21 @@ def test_the_package_names_everything_it_offers_and_nothing_else():
     assert set(data.__all__) <= set(dir(data))
     with pytest.raises(AttributeError, match="no attribute 'misspelt'"):
         _ = data.misspelt
+
+
+@pytest.mark.parametrize("sources", [5, None, [""], ""])
+def test_what_names_no_source_is_refused(sources):
+    with pytest.raises(DataError, match=r"^sources must be"):
+        read_corpus(sources)
+
+
+def test_an_empty_name_is_no_dataset():
+    pytest.importorskip("datasets")
+    with pytest.raises(DataError, match="dataset must be the path"):
+        load_hub_dataset("")
+
+
+@pytest.mark.parametrize("fraction", ["x", None, True])
+def test_a_fraction_that_is_no_number_is_refused(fraction):
+    with pytest.raises(ConfigError, match=f"validation_fraction={fraction!r}"):
+        split_documents(Corpus(("a", "b"), "x"), validation_fraction=fraction)

@@ -109,13 +109,13 @@ def test_json_lines_give_one_document_a_line_and_skip_blank_ones(tmp_path):
 
 @pytest.mark.parametrize("name", ["text.txt.gz", "TEXT.GZ"])
 def test_gzipped_text_is_unpacked(tmp_path, name):
-    (tmp_path / name).write_bytes(gzip.compress(b"packed text"))
+    (tmp_path / name).write_bytes(gzip.compress(b"packed text", mtime=0))
     assert read(tmp_path / name) == ["packed text"]
 
 
 def test_gzipped_json_lines_are_unpacked(tmp_path):
     path = tmp_path / "rows.jsonl.gz"
-    path.write_bytes(gzip.compress(json_lines({"text": "one"}, {"text": "two"})))
+    path.write_bytes(gzip.compress(json_lines({"text": "one"}, {"text": "two"}), mtime=0))
     assert read(path) == ["one", "two"]
 
 
@@ -126,9 +126,17 @@ def test_gzipped_json_lines_are_unpacked(tmp_path):
         ("latin.txt", b"caf\xe9", r"latin\.txt: not UTF-8 text \(byte 0xe9 at offset 3\)"),
         ("utf16.txt", "a".encode("utf-16"), r"utf16\.txt: not a text file"),
         ("no.gz", b"plain", r"no\.gz: the gzip file is damaged"),
-        ("torn.gz", gzip.compress(b"x" * 5000)[:-9], r"torn\.gz: the gzip file is damaged"),
-        ("flip.gz", gzip.compress(b"abc")[:10] + b"\xff" * 20, r"flip\.gz: the gzip file is dam"),
-        ("bin.txt.gz", gzip.compress(b"a\0"), r"bin\.txt\.gz: not a text file"),
+        (
+            "torn.gz",
+            gzip.compress(b"x" * 5000, mtime=0)[:-9],
+            r"torn\.gz: the gzip file is damaged",
+        ),
+        (
+            "flip.gz",
+            gzip.compress(b"abc", mtime=0)[:10] + b"\xff" * 20,
+            r"flip\.gz: the gzip file is dam",
+        ),
+        ("bin.txt.gz", gzip.compress(b"a\0", mtime=0), r"bin\.txt\.gz: not a text file"),
         (
             "bad.jsonl",
             json_lines({"text": "a"}) + b"{'text'}\n",
@@ -175,3 +183,39 @@ def test_a_file_that_cannot_be_opened_is_refused_with_the_reason(tmp_path, monke
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(DataError, match=r"text\.txt: cannot be read: Permission denied"):
         read(path)
+
+
+def test_links_to_folders_are_followed_into_each_folder_once(tmp_path):
+    texts, other = tmp_path / "texts", tmp_path / "other"
+    for path in (texts / "a.txt", texts / "sub" / "b.txt", other / "c.txt"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("text")
+    (texts / "link").symlink_to(other)
+    (texts / "sub" / "up").symlink_to(texts)  # a circle
+    (other / "back").symlink_to(texts)
+    assert names(texts, find_files([texts])) == ["a.txt", "link/c.txt", "sub/b.txt"]
+
+
+def test_a_file_that_links_to_itself_is_refused_in_one_line(tmp_path):
+    (tmp_path / "loop.txt").symlink_to(tmp_path / "loop.txt")
+    for source in (tmp_path, tmp_path / "loop.txt"):
+        with pytest.raises(DataError, match=r"sources: cannot .*loop") as caught:
+            find_files([source])
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("source", ["", 5, None, "~nosuchuser/x", "x" * 5000, "nul\0"])
+def test_what_cannot_be_a_path_is_refused_in_one_line(source):
+    with pytest.raises(DataError, match=r"^sources") as caught:
+        find_files([source])
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("line", ['{"text": ' + "9" * 5000 + "}", "[" * 100_000])
+def test_json_that_python_gives_up_on_is_refused_in_one_line(tmp_path, line):
+    path = tmp_path / "lines.jsonl"
+    path.write_text(line)
+    with pytest.raises(DataError, match=r"lines\.jsonl:1: not a line of JSON") as caught:
+        read(path)
+    assert "\n" not in str(caught.value)

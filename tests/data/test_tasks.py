@@ -175,7 +175,7 @@ def test_workers_and_order_change_nothing(blocks, wordpiece):
 @pytest.mark.parametrize("whole_word", [False, True])
 @pytest.mark.parametrize("context", [8, 12, 16, 30])
 def test_a_cut_window_hides_the_same_tokens_in_the_same_way(wordpiece, whole_word, context):
-    windows = long_windows([" ".join(WORDS * 30)], wordpiece, length=32)
+    windows, _ = long_windows([" ".join(WORDS * 30)], wordpiece, length=32)
     cut = cut_windows(windows, context)
     tasks = [
         MaskedLanguageModeling(rows, wordpiece, whole_word=whole_word, probability=0.4)
@@ -217,9 +217,9 @@ def test_a_block_without_ordinary_tokens_hides_nothing(wordpiece):
         assert item["input_ids"].tolist() == [2, 1, 1, 1, 3]
 
 
-@pytest.mark.parametrize("value", [0, -0.1, 1.01, float("nan")])
+@pytest.mark.parametrize("value", [0, -0.1, 1.01, float("nan"), "x", None, True])
 def test_a_probability_out_of_range_is_refused(blocks, wordpiece, value):
-    with pytest.raises(ConfigError, match=f"probability={value}"):
+    with pytest.raises(ConfigError, match=f"probability={value!r}"):
         MaskedLanguageModeling(blocks, wordpiece, probability=value)
 
 

@@ -236,3 +236,16 @@ def test_a_damaged_tokenizer_is_refused_in_one_line(tokenizer, tmp_path, raw):
     with pytest.raises(CheckpointError, match=r"cannot load .*tokenizer\.json'") as caught:
         load_tokenizer(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [50.5, "x", None, True, 2**31])
+def test_a_vocabulary_size_that_is_no_number_is_refused(sentences, size):
+    with pytest.raises(ConfigError, match="vocab_size must be") as caught:
+        train_tokenizer(sentences, vocab_size=size)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("folder", ["", "~nosuchuser/x", "x" * 5000])
+def test_a_path_that_cannot_be_a_tokenizer_is_refused(folder):
+    with pytest.raises(CheckpointError, match=r"^tokenizer"):
+        load_tokenizer(folder)

@@ -18,9 +18,11 @@ from safetensors.torch import load_file, save_file
 
 from ropewalk.errors import CheckpointError, ConfigError
 from ropewalk.models import (
+    RoFormerConfig,
     RoFormerForMaskedLM,
     RoFormerForSequenceClassification,
     RoFormerModel,
+    is_leftover,
     load_masked_lm,
     write_folder_atomically,
 )
@@ -258,6 +260,20 @@ class RunsCode:
         return (pytest.fail, ("a pickle was run",))
 
 
+def write_index(folder: Path, content: str | bytes) -> None:
+    (folder / "model.safetensors").unlink()
+    data = content if isinstance(content, bytes) else content.encode()
+    (folder / "model.safetensors.index.json").write_bytes(data)
+
+
+def with_field(name: str, value: str) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        path = folder / "config.json"
+        path.write_text(path.read_text().replace("{", f'{{"{name}": {value},', 1))
+
+    return change
+
+
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated": (lambda f: cut(f / "model.safetensors", 20_000), "incomplete metadata"),
     "header only": (lambda f: cut(f / "model.safetensors", 5), "header too small"),
@@ -267,6 +283,21 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "config not JSON": (lambda f: cut(f / "config.json", 30), "not a valid JSON file"),
     "bad pickle": (lambda f: write_pickle(f, b"nothing"), "is damaged, or holds more"),
     "pickled code": (lambda f: write_pickle(f, {"a": RunsCode()}), "is damaged, or holds more"),
+    "pickled list": (lambda f: write_pickle(f, [torch.ones(2)]), "cannot be loaded"),
+    "pickled tensor": (lambda f: write_pickle(f, torch.ones(2)), "cannot be loaded"),
+    "pickled None": (lambda f: write_pickle(f, None), "cannot be loaded"),
+    "pickled numbers": (lambda f: write_pickle(f, {1: torch.ones(2)}), "cannot be loaded"),
+    "index a list": (lambda f: write_index(f, "[]"), "cannot be loaded"),
+    "index empty": (lambda f: write_index(f, "{}"), "cannot be loaded"),
+    "map a list": (lambda f: write_index(f, '{"weight_map": []}'), "cannot be loaded"),
+    "map empty": (lambda f: write_index(f, '{"weight_map": {}}'), "cannot be loaded"),
+    "map of numbers": (lambda f: write_index(f, '{"weight_map": {"a": 1}}'), "cannot be loaded"),
+    "index binary": (lambda f: write_index(f, b"\xff\xfe\0"), "cannot be loaded: UnicodeDecode"),
+    "index deep": (lambda f: write_index(f, "[" * 100_000), "cannot be loaded: Recursion"),
+    "index long": (lambda f: write_index(f, f'{{"a": {"1" * 5000}}}'), "cannot be loaded: Value"),
+    "config binary": (lambda f: (f / "config.json").write_bytes(b"\xff\xfe"), "not a valid JSON"),
+    "config deep": (with_field("id2label", "[" * 100_000), "no readable config.json: Recursion"),
+    "config long": (with_field("vocab_size", "1" * 5000), "no readable config.json: ValueError"),
     "torn pickle": (lambda f: write_pickle(f, b"PK\x03\x04 torn"), "cannot be loaded"),
 }
 
@@ -279,6 +310,45 @@ def test_damaged_folders_are_refused_in_one_line(saved: Path, name: str) -> None
         load_masked_lm(saved)
     assert str(saved) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", [None, 5, b"x", "a\0b", "/" + "x" * 5000, "~nouser/x"], ids=repr)
+def test_what_cannot_be_a_model_folder_is_refused_in_one_line(path: Any) -> None:
+    for load in (load_masked_lm, RoFormerForMaskedLM.from_pretrained):
+        if load != load_masked_lm and path == "~nouser/x":
+            continue  # may be a name on the hub
+        with pytest.raises(CheckpointError) as caught:
+            load(path)
+        assert "\n" not in str(caught.value)
+        assert "\0" not in str(caught.value)
+        assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b"], ids=["long", "zero byte"])
+def test_a_folder_that_cannot_be_made_is_refused_in_one_line(
+    build: Build, tmp_path: Path, name: str
+) -> None:
+    model = build(RoFormerForMaskedLM)
+    with pytest.raises(CheckpointError, match="cannot be written") as caught:
+        model.save_pretrained(tmp_path / name)
+    assert "\n" not in str(caught.value)
+    refused = write_folder_atomically(tmp_path / name)
+    with pytest.raises(CheckpointError, match="cannot be written"), refused:
+        pytest.fail("nothing is to be written")
+    with pytest.raises(CheckpointError, match="a string or a path; got 5"):
+        model.save_pretrained(5)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_full_memory_is_not_called_a_damaged_folder(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr("transformers.PreTrainedModel.from_pretrained", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        load_masked_lm(saved)
 
 
 def test_a_pickle_of_tensors_is_loaded_without_running_code(saved: Path, ids: torch.Tensor) -> None:
@@ -305,6 +375,108 @@ def test_shards_are_read_and_a_missing_one_is_named(
     (tmp_path / index[TABLE]).unlink()
     with pytest.raises(CheckpointError, match=index[TABLE]):
         load_masked_lm(tmp_path)
+
+
+SAVES: dict[str, dict[str, Any]] = {"whole": {}, "shards": {"max_shard_size": "20KB"}}
+
+
+@pytest.mark.parametrize("second", list(SAVES))
+@pytest.mark.parametrize("first", [*SAVES, "pickle", "pickled shards"])
+@pytest.mark.parametrize("variant", [None, "small"])
+def test_a_second_save_leaves_nothing_of_the_first(
+    build: Build, tmp_path: Path, ids: torch.Tensor, first: str, second: str, variant: str | None
+) -> None:
+    old, new = build(RoFormerForMaskedLM, seed=5), build(RoFormerForMaskedLM)
+    old.save_pretrained(tmp_path, variant="other")
+    kept = {path.name for path in tmp_path.iterdir()}
+    middle = f".{variant}" if variant else ""
+    if first == "pickle":
+        torch.save(old.state_dict(), tmp_path / f"pytorch_model{middle}.bin")
+    elif first == "pickled shards":
+        (tmp_path / f"pytorch_model{middle}-00001-of-00001.bin").touch()
+        (tmp_path / f"pytorch_model.bin.index{middle}.json").touch()
+    else:
+        old.save_pretrained(tmp_path, variant=variant, **SAVES[first])
+    new.save_pretrained(tmp_path, variant=variant, **SAVES[second])
+    back = RoFormerForMaskedLM.from_pretrained(tmp_path, variant=variant)
+    assert torch.equal(back(ids).logits, new(ids).logits)
+    new.save_pretrained(tmp_path / "alone", variant=variant, **SAVES[second])
+    alone = {path.name for path in (tmp_path / "alone").iterdir()}
+    assert {path.name for path in tmp_path.iterdir()} == alone | kept | {"alone"}
+    other = RoFormerForMaskedLM.from_pretrained(tmp_path, variant="other")
+    assert torch.equal(other(ids).logits, old(ids).logits)
+
+
+CHANGES: list[tuple[dict[str, Any], str, Any]] = [
+    ({}, "rotary_value", True),
+    ({}, "rope_parameters", {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0}),
+    ({}, "num_attention_heads", 2),
+    ({}, "num_hidden_layers", 1),
+    ({}, "hidden_size", 64),
+    ({}, "intermediate_size", 64),
+    ({}, "embedding_size", 16),
+    ({}, "vocab_size", 98),
+    ({}, "type_vocab_size", 3),
+    ({}, "layer_norm_eps", 1e-5),
+    ({}, "hidden_act", "relu"),
+    ({}, "tie_word_embeddings", False),
+    ({"position_encoding": "learned"}, "max_position_embeddings", 48),
+    ({"position_encoding": "learned"}, "position_encoding", "none"),
+    ({"position_encoding": "sinusoidal"}, "initializer_range", 0.1),
+]
+
+
+@pytest.mark.parametrize(("fields", "name", "value"), CHANGES, ids=[str(c[1:]) for c in CHANGES])
+def test_a_config_that_does_not_describe_the_model_is_not_saved(
+    build: Build, tmp_path: Path, fields: dict[str, Any], name: str, value: Any
+) -> None:
+    model = build(RoFormerForMaskedLM, **fields)
+    setattr(model.config, name, value)
+    with pytest.raises(ConfigError, match=rf"config\.{name} must be what the model was built with"):
+        model.save_pretrained(tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_number_of_labels_is_built_into_a_classifier_alone(
+    build: Build, tmp_path: Path
+) -> None:
+    classifier, other = build(RoFormerForSequenceClassification), build(RoFormerForMaskedLM)
+    classifier.config.num_labels = other.config.num_labels = 5
+    other.save_pretrained(tmp_path)
+    assert RoFormerConfig.from_pretrained(tmp_path).num_labels == 5
+    with pytest.raises(ConfigError, match=r"config\.num_labels must .* built with, 2, .* got 5"):
+        classifier.save_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("hidden_size", 33, "hidden_size must be a multiple"),
+        ("max_length", 20, "must not hold max_length, .* got 20"),
+        ("norm_type", "rms_norm", "unknown field 'norm_type'"),
+        ("task_specific_params", {"a": object()}, "cannot be written as JSON"),
+    ],
+)
+def test_a_config_that_could_not_be_read_back_leaves_no_folder(
+    build: Build, tmp_path: Path, name: str, value: Any, message: str
+) -> None:
+    model = build(RoFormerForMaskedLM)
+    setattr(model.config, name, value)
+    with pytest.raises(ConfigError, match=message) as caught:
+        model.save_pretrained(tmp_path / "model")
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_does_not_shape_the_model_may_change_before_it_is_saved(
+    build: Build, tmp_path: Path
+) -> None:
+    model = build(RoFormerForMaskedLM)
+    model.config.hidden_dropout_prob = 0.3
+    model.config.max_position_embeddings = 48
+    model.config.pad_token_id = 3
+    model.save_pretrained(tmp_path)
+    assert load_masked_lm(tmp_path).config.hidden_dropout_prob == 0.3
 
 
 def test_a_folder_of_bert_or_of_version_two_is_refused(
@@ -437,3 +609,66 @@ def test_a_replacement_that_cannot_be_put_in_place_restores_the_old_folder(
     ):
         (place / "new").write_text("new")
     assert [path.name for path in tmp_path.rglob("*")] == ["model", "old"]
+
+
+class Killed(BaseException):
+    """Ends a process as far as the code under test can see."""
+
+
+@pytest.fixture
+def torn(saved: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a model whose replacement was killed between its two renames."""
+    real, calls = Path.rename, []
+
+    def rename(self: Path, to: Path) -> Path:
+        calls.append(to)
+        if len(calls) > 1:
+            raise Killed
+        return real(self, to)
+
+    def replace() -> None:
+        with write_folder_atomically(saved, replace=True) as place:
+            (place / "new").write_text("new")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", rename)
+        with pytest.raises(Killed):
+            replace()
+    assert not saved.exists()
+    return saved
+
+
+def test_a_model_is_loaded_after_a_kill_between_two_renames(torn: Path, ids: torch.Tensor) -> None:
+    assert load_masked_lm(torn)(ids).logits.shape == (3, 20, 97)
+    assert [path.name for path in torn.parent.iterdir()] == ["model"]
+
+
+def test_the_next_writer_finds_the_old_folder_after_a_kill(torn: Path) -> None:
+    refused = write_folder_atomically(torn)
+    with pytest.raises(CheckpointError, match="model exists already"), refused:
+        pytest.fail("nothing is to be written")
+    assert (torn / "model.safetensors").is_file()
+    with write_folder_atomically(torn, replace=True) as place:
+        (place / "new").write_text("new")
+    assert [path.name for path in torn.parent.rglob("*")] == ["model", "new"]
+
+
+def test_only_what_we_wrote_and_nobody_needs_is_a_leftover(torn: Path) -> None:
+    (only,) = torn.parent.iterdir()
+    assert not is_leftover(only, "model")
+    torn.mkdir()
+    assert is_leftover(only, "model")
+    assert is_leftover(".model.0123abcd.partial", "model")
+    for name in (
+        "model",
+        ".model",
+        ".model.partial",
+        ".model.0123abc.partial",
+        ".model.0123ABCD.partial",
+        ".model.0123abcd.partial.bak",
+        ".models.0123abcd.partial",
+        ".model.tar.0123abcd.partial",
+        "model.0123abcd.partial",
+    ):
+        assert not is_leftover(name, "model"), name
+    assert not is_leftover(".mxdel.0123abcd.partial", "m.del")

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import transformers
+from transformers.activations import ACT2FN
 
 from ropewalk import RopeSpec
 from ropewalk.errors import CheckpointError, ConfigError
 from ropewalk.models import POSITION_ENCODINGS, RoFormerConfig
+from ropewalk.models.config import ACTIVATIONS
 from ropewalk.spec import NTK, Linear
 
 
@@ -72,6 +74,17 @@ REFUSED = [
     ({"rotary_value": 1}, "rotary_value must be True or False; got 1"),
     ({"is_decoder": True}, "is_decoder must be False, .* encoders; got True"),
     ({"add_cross_attention": True}, "add_cross_attention must be False"),
+    ({"hidden_act": "prelu"}, "without parameters, .* got 'prelu'"),
+    ({"hidden_act": ["gelu"]}, r"got \['gelu'\]"),
+    ({"use_cache": "yes"}, "use_cache must be True or False; got 'yes'"),
+    ({"bos_token_id": "x"}, "bos_token_id must be an integer .* got 'x'"),
+    ({"eos_token_id": [1, "x"]}, "eos_token_id must be an integer .* got 'x'"),
+    ({"dtype": "bfloat99"}, "dtype must name a dtype of torch, .* got 'bfloat99'"),
+    ({"torch_dtype": "nn"}, "torch_dtype must name a dtype of torch, .* got 'nn'"),
+    ({"id2label": [1, 2]}, r"id2label must be .* got \[1, 2\]"),
+    ({"id2label": {"a": "b"}}, "field of a wrong kind: ValueError: invalid literal .* 'a'"),
+    ({"num_labels": "x"}, "num_labels must be an integer of at least 1; got 'x'"),
+    ({"return_dict": "no"}, "return_dict must be .* got 'no'"),
     ({"pruned_heads": {"1": [0]}}, "pruned_heads must be empty"),
     ({"problem_type": "guess"}, "problem_type must be one of .* got 'guess'"),
     ({"attn_implementation": "flash_attention_2"}, "got 'flash_attention_2'"),
@@ -172,7 +185,10 @@ def test_fields_set_after_construction_are_checked_before_they_are_written(tmp_p
     ("text", "message"),
     [
         ("{", "not a valid JSON file"),
-        ("[1]", "no config.json with the fields of a model"),
+        ("[1]", "not a JSON object"),
+        ("{}", "no config.json with the fields of a model|got None"),
+        ("[" * 100_000, "no readable config.json: RecursionError"),
+        (f'{{"hidden_size": {"1" * 5000}}}', "no readable config.json: ValueError"),
         ("null", "not a JSON object"),
         ('{"model_type": "bert"}', "got 'bert'; this is another kind of model"),
         ('{"hidden_size": 32}', "got None"),
@@ -193,3 +209,24 @@ def test_a_missing_config_is_refused_in_one_line(tmp_path: Path) -> None:
         RoFormerConfig.from_pretrained(tmp_path)
     with pytest.raises(CheckpointError, match="does not exist"):
         RoFormerConfig.from_pretrained(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("path", [None, 5, "a\0b", "/" + "x" * 300, "/" + "x/" * 2500], ids=str)
+def test_a_path_that_no_folder_can_have_is_refused_in_one_line(path: Any) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        RoFormerConfig.from_pretrained(path)
+    assert str(path)[:20].replace("\0", "") in str(caught.value).replace("\\x00", "")
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
+
+
+def test_no_allowed_activation_has_parameters() -> None:
+    for name in ACTIVATIONS:
+        assert not list(ACT2FN[name].parameters()), name
+    assert "gelu_new" in ACTIVATIONS
+
+
+def test_a_problem_type_set_later_is_refused_at_once() -> None:
+    config = RoFormerConfig()
+    with pytest.raises(ConfigError, match=r"problem_type must be one of .* got 'guess'"):
+        config.problem_type = "guess"

@@ -85,7 +85,11 @@ def test_the_output_depends_on_differences_of_positions_only(build: Build, ids: 
 
 @pytest.mark.parametrize(
     "fields",
-    [{"rotary_value": True}, {"position_encoding": "learned"}, {"position_encoding": "sinusoidal"}],
+    [
+        {"rotary_value": True},
+        {"position_encoding": "learned"},
+        {"position_encoding": "sinusoidal", "initializer_range": 0.3},
+    ],
     ids=str,
 )
 def test_absolute_encodings_see_a_shift(build: Build, ids: Tensor, fields: dict[str, Any]) -> None:
@@ -108,10 +112,15 @@ def test_without_positions_the_order_of_tokens_does_not_matter(build: Build, ids
 def test_sinusoidal_positions_are_those_of_the_formula(
     build: Build, ids: Tensor, dtype: torch.dtype
 ) -> None:
-    model = build(RoFormerModel, position_encoding="sinusoidal", embedding_size=6).to(dtype)
+    fields = {"position_encoding": "sinusoidal", "embedding_size": 6, "initializer_range": 0.3}
+    model = build(RoFormerModel, **fields).to(dtype)
     positions = [0, 1, 5000]
+    size = 0.3 * math.sqrt(2)  # root mean square 0.3, as fresh words have
     expected = [
-        [(math.cos if i % 2 else math.sin)(p / 10_000 ** (2 * (i // 2) / 6)) for i in range(6)]
+        [
+            size * (math.cos if i % 2 else math.sin)(p / 10_000 ** (2 * (i // 2) / 6))
+            for i in range(6)
+        ]
         for p in positions
     ]
     words = model.embeddings.word_embeddings(ids[:, :3])
@@ -122,6 +131,30 @@ def test_sinusoidal_positions_are_those_of_the_formula(
     # One rounding of the sines, and of the sums after them, in either precision.
     atol = TOLERANCE if dtype == torch.float32 else 1e-11
     torch.testing.assert_close(added, by_hand, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("encoding", ["learned", "sinusoidal"])
+@pytest.mark.parametrize("spread", [0.02, 0.1])
+def test_fresh_words_and_positions_have_about_the_same_size(encoding: str, spread: float) -> None:
+    torch.manual_seed(0)
+    config = RoFormerConfig(
+        vocab_size=500,
+        hidden_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        position_encoding=encoding,
+        initializer_range=spread,
+    )
+    embeddings = RoFormerModel(config).embeddings
+    seen: list[Tensor] = []
+    embeddings.LayerNorm.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    nothing = torch.zeros(1, 400, 64)
+    embeddings.token_type_embeddings.weight.data.zero_()
+    embeddings(None, None, torch.arange(400), nothing)
+    words = embeddings.word_embeddings.weight[1:].square().mean().sqrt()
+    positions = seen[0].square().mean().sqrt()
+    # Else the layer norm after the sum leaves only the larger of the two.
+    assert 0.5 < (positions / words).item() < 2.0
 
 
 def test_learned_positions_are_rows_of_their_table(build: Build, ids: Tensor) -> None:
@@ -148,6 +181,38 @@ def test_positions_past_the_learned_table_are_not_possible(
         ConfigError, match=rf"position {named} is not possible: .*24 positions.* {length} tokens"
     ):
         model(torch.ones(1, length, dtype=torch.long), position_ids=positions)
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_rows_past_the_learned_table_are_refused_when_compiled(
+    build: Build, fullgraph: bool
+) -> None:
+    model = build(RoFormerModel, position_encoding="learned", num_hidden_layers=1)
+    compiled = torch.compile(model, backend="eager", fullgraph=fullgraph)
+    assert encode(compiled, torch.ones(1, 24, dtype=torch.long)).shape == (1, 24, 32)
+    # With fullgraph torch wraps the error, and quotes it.
+    with pytest.raises(Exception, match=r"position 24 is not possible: .*24 positions"):
+        encode(compiled, torch.ones(1, 25, dtype=torch.long))
+
+
+@pytest.mark.parametrize("encoding", POSITION_ENCODINGS)
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_an_empty_batch_gives_an_empty_answer(
+    build: Build, ids: Tensor, encoding: str, implementation: str
+) -> None:
+    model = build(RoFormerForMaskedLM, position_encoding=encoding)
+    model.set_attn_implementation(implementation)
+    none = ids[:0]
+    out = model(
+        none,
+        attention_mask=torch.ones_like(none),
+        token_type_ids=none,
+        position_ids=torch.arange(20),
+        document_ids=none,
+        labels=none,
+    )
+    assert model(none).logits.shape == (0, 20, 97)
+    assert out.loss.item() == 0.0
 
 
 def test_packed_rows_longer_than_the_learned_table_run(build: Build) -> None:
@@ -310,7 +375,8 @@ def test_gradient_checkpointing_gives_the_same_gradients(
 ) -> None:
     plain = build(RoFormerModel, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0).train()
     saving = copy.deepcopy(plain)
-    saving.activation_checkpointing_enable()
+    # Its name before transformers 5.10.
+    getattr(saving, "activation_checkpointing_enable", saving.gradient_checkpointing_enable)()
     calls = []
     saving.encoder.layer[0].attention.register_forward_hook(lambda *_: calls.append(1))
     for model in (plain, saving):
@@ -419,6 +485,25 @@ def test_the_vocabulary_can_be_resized(build: Build, ids: Tensor) -> None:
         ({"attention_mask": torch.arange(40).view(2, 20)}, ShapeError, "values from 0 to 39"),
         ({"document_ids": torch.ones(20)}, ShapeError, r"document_ids .* got \(20,\)"),
         ({"position_ids": torch.arange(19)}, ShapeError, r"position_ids .* got \(19,\)"),
+        ({"input_ids": [[1, 2]]}, ShapeError, "input_ids must be a torch tensor; got a list"),
+        ({"inputs_embeds": [[[1.0]]]}, ShapeError, "inputs_embeds must be a torch .* got a list"),
+        ({"attention_mask": [[1] * 20] * 2}, ShapeError, "attention_mask .* got a list"),
+        ({"token_type_ids": [[1] * 20] * 2}, ShapeError, "token_type_ids .* got a list"),
+        ({"position_ids": list(range(20))}, ShapeError, "position_ids .* got a list"),
+        ({"document_ids": [[1] * 20] * 2}, ShapeError, "document_ids .* got a list"),
+        ({"input_ids": torch.ones(1, 2)}, ShapeError, r"input_ids .* got torch\.float32"),
+        ({"input_ids": torch.tensor([[5, 97]])}, ShapeError, "from 0 to 96 .*vocab_size.* got 97"),
+        ({"input_ids": torch.tensor([[5, -1]])}, ShapeError, "input_ids .* got -1"),
+        (
+            {"token_type_ids": torch.ones(4, 20).long()},
+            ShapeError,
+            r"token_type_ids must be \(2, 20\); got \(4, 20\)",
+        ),
+        (
+            {"token_type_ids": torch.full((2, 20), 2)},
+            ShapeError,
+            "token_type_ids must be from 0 to 1 .* got 2",
+        ),
     ],
 )
 def test_inputs_that_do_not_fit_are_refused_in_one_line(

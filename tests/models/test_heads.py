@@ -152,6 +152,72 @@ def test_labels_of_another_shape_are_refused(build: Build, ids: Tensor, labels: 
         build(RoFormerForMaskedLM)(ids, labels=labels[:, :19])
 
 
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize(("label", "named"), [(97, "97"), (-1, "-1"), (-101, "-101")])
+def test_labels_that_are_no_tokens_are_refused(
+    build: Build, ids: Tensor, labels: Tensor, sparse: bool, label: int, named: str
+) -> None:
+    model = build(RoFormerForMaskedLM, sparse_prediction=sparse)
+    labels[1, 4] = label
+    with pytest.raises(ShapeError, match=rf"labels must be from 0 to 96 .* got {named}$"):
+        model(ids, labels=labels)
+    with pytest.raises(ShapeError, match=r"labels must be of dtype .* got torch\.float32"):
+        model(ids, labels=labels.float())
+    with pytest.raises(ShapeError, match="labels must be a torch tensor; got a list"):
+        model(ids, labels=labels.tolist())
+
+
+CLASS_LABELS: list[tuple[dict[str, Any], Any, str]] = [
+    ({"num_labels": 3}, torch.tensor([0, 3, 1]), "from 0 to 2 .* got 3"),
+    ({"num_labels": 3}, torch.tensor([0, -5, 1]), "from 0 to 2 .* got -5"),
+    ({"num_labels": 3}, torch.tensor([0, 1]), r"\(3,\); got \(2,\)"),
+    ({"num_labels": 3}, torch.zeros(3, 3).long(), r"\(3,\); got \(3, 3\)"),
+    ({"num_labels": 3}, [0, 1, 2], "a torch tensor; got a list"),
+    ({"num_labels": 3}, torch.zeros(3, 2), r"\(3, 3\); got \(3, 2\)"),
+    ({"num_labels": 1}, torch.tensor([0, 1, 2]), r"real numbers for regression; got torch\.int64"),
+    ({"num_labels": 1}, torch.zeros(2), r"\(3, 1\); got \(2,\)"),
+    (
+        {"num_labels": 3, "problem_type": "single_label_classification"},
+        torch.zeros(3),
+        r"of dtype torch\.int64; got torch\.float32",
+    ),
+    (
+        {"num_labels": 3, "problem_type": "multi_label_classification"},
+        torch.zeros(3, 3).long(),
+        "real numbers for multi_label_classification",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "labels", "message"), CLASS_LABELS)
+def test_labels_that_no_loss_fits_are_refused(
+    build: Build, ids: Tensor, fields: dict[str, Any], labels: Any, message: str
+) -> None:
+    model = build(RoFormerForSequenceClassification, **fields)
+    with pytest.raises(ShapeError, match="labels must be " + message) as caught:
+        model(ids, labels=labels)
+    assert "\n" not in str(caught.value)
+
+
+def test_ignored_labels_are_left_out_of_the_loss(build: Build, ids: Tensor) -> None:
+    model = build(RoFormerForSequenceClassification, num_labels=3)
+    some = model(ids, labels=torch.tensor([2, -100, 0])).loss
+    expected = model(ids[[0, 2]], labels=torch.tensor([2, 0])).loss
+    # fp32: the same rows in a smaller batch.
+    torch.testing.assert_close(some, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("tie", [True, False])
+def test_every_parameter_has_a_gradient(
+    build: Build, ids: Tensor, labels: Tensor, tie: bool
+) -> None:
+    model = build(RoFormerForMaskedLM, tie_word_embeddings=tie)
+    model(ids, labels=labels).loss.backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None] == []
+    words = model.get_input_embeddings().weight
+    assert (model.get_output_embeddings().weight is words) == tie
+
+
 def test_dropout_works_in_training_and_not_in_evaluation(build: Build, ids: Tensor) -> None:
     model = build(RoFormerForMaskedLM)
     with torch.no_grad():

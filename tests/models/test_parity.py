@@ -29,7 +29,7 @@ VARIANTS = [
     {},
     {"embedding_size": 16},
     {"rotary_value": True},
-    {"hidden_act": "relu", "chunk_size_feed_forward": 5, "num_attention_heads": 2},
+    {"hidden_act": "relu", "chunk_size_feed_forward": 1, "num_attention_heads": 2},
     {"tie_word_embeddings": False},
 ]
 CLASSES = ["RoFormerModel", "RoFormerForMaskedLM", "RoFormerForSequenceClassification"]
@@ -105,6 +105,74 @@ def test_their_folder_gives_the_same_answers_here(
     fresh = RoFormerForMaskedLM(RoFormerConfig(**(tiny | fields))).eval()
     fresh.load_state_dict(theirs.state_dict())
     assert torch.equal(answer(fresh, ids, padded), a)
+
+
+@pytest.mark.parametrize("tie", [True, False])
+def test_a_resized_model_is_read_on_both_sides(
+    build: Callable[..., Any], ids: torch.Tensor, tmp_path: Path, tie: bool
+) -> None:
+    model = build(RoFormerForMaskedLM, tie_word_embeddings=tie)
+    model.resize_token_embeddings(77, mean_resizing=False)
+    ids = ids.clamp(max=76)
+    expected = answer(model, ids, torch.ones_like(ids))
+    assert expected.shape == (3, 20, 77)
+    model.save_pretrained(tmp_path / "ours")
+    for cls in (RoFormerForMaskedLM, transformers.RoFormerForMaskedLM):
+        back, info = cls.from_pretrained(tmp_path / "ours", output_loading_info=True)
+        assert not any(info.values())
+        logits = answer(back.eval(), ids, torch.ones_like(ids))
+        torch.testing.assert_close(logits, expected, rtol=0, atol=TOLERANCE)
+    # After resizing, transformers stores an untied bias once, and cannot read that itself.
+    back.resize_token_embeddings(81, mean_resizing=False)
+    back.save_pretrained(tmp_path / "theirs")
+    ours = RoFormerForMaskedLM.from_pretrained(tmp_path / "theirs")
+    a, b = (answer(m, ids, torch.ones_like(ids)) for m in (ours, back))
+    torch.testing.assert_close(a, b, rtol=0, atol=TOLERANCE)
+
+
+def test_an_untied_bias_that_transformers_never_read_is_not_read_here(
+    tiny: dict[str, Any], ids: torch.Tensor, tmp_path: Path
+) -> None:
+    config = transformers.RoFormerConfig(**tiny, tie_word_embeddings=False)
+    theirs = transformers.RoFormerForMaskedLM(config).eval()
+    theirs.cls.predictions.bias.data.fill_(5.0)
+    theirs.cls.predictions.decoder.bias.data.normal_()
+    theirs.save_pretrained(tmp_path)
+    ours = RoFormerForMaskedLM.from_pretrained(tmp_path)
+    a, b = (answer(m, ids, torch.ones_like(ids)) for m in (ours, theirs))
+    torch.testing.assert_close(a, b, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"chunk_size_feed_forward": 3},
+        {"layer_norm_eps": 1},
+        {"initializer_range": 1},
+        {"hidden_dropout_prob": 0},
+        {"pad_token_id": None},
+        {"bos_token_id": 1, "eos_token_id": [2, 3], "use_cache": False},
+        {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 1.0}},
+        {"output_hidden_states": True, "return_dict": False, "sparse_prediction": False},
+        {"type_vocab_size": 1, "max_position_embeddings": 20, "hidden_act": "silu"},
+    ],
+    ids=str,
+)
+def test_what_is_called_roformer_runs_in_transformers_at_every_length(
+    build: Callable[..., Any], ids: torch.Tensor, tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    model = build(RoFormerForMaskedLM, **fields)
+    model.save_pretrained(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())["model_type"]
+    assert (written == "roformer") == ("chunk_size_feed_forward" not in fields)
+    if written != "roformer":
+        return
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path)
+    assert type(theirs) is transformers.RoFormerForMaskedLM
+    for length in (1, 7, 20):
+        cut = ids[:, :length]
+        a, b = (answer(m, cut, torch.ones_like(cut)) for m in (model, theirs.eval()))
+        torch.testing.assert_close(a, b, rtol=0, atol=TOLERANCE)
 
 
 def test_hidden_states_attention_maps_and_tuples_are_those_of_transformers(

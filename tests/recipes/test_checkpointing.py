@@ -37,6 +37,12 @@ def flip(path):
     path.write_bytes(bytes(data))
 
 
+def said(place, key, value):
+    fields = {"step": "1", "seconds": "1.0", "files": "{}"} | {key: value}
+    text = ", ".join(f'"{name}": {content}' for name, content in fields.items())
+    (place / MANIFEST).write_text(f"{{{text}}}")
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -47,6 +53,11 @@ def flip(path):
         (lambda place: cut(place / MANIFEST) or cut(place / MANIFEST), "cannot be read"),
         (lambda place: (place / MANIFEST).write_text("[]"), "cannot be read"),
         (lambda place: (place / MANIFEST).write_text('{"step": 1}'), "cannot be read"),
+        (lambda place: said(place, "step", "Infinity"), "cannot be read"),
+        (lambda place: said(place, "step", "9" * 5000), "cannot be read"),
+        (lambda place: said(place, "seconds", '"x"'), "cannot be read"),
+        (lambda place: said(place, "files", "[" * 100_000), "cannot be read"),
+        (lambda place: said(place, "files", "[3]"), "cannot be read"),
     ],
 )
 def test_a_damaged_checkpoint_is_recognised(tmp_path, damage, message):
@@ -79,9 +90,11 @@ def test_no_checkpoint_is_no_error_but_torn_ones_alone_are(tmp_path, caplog):
 def test_old_checkpoints_and_leftovers_of_killed_writers_are_removed(tmp_path):
     for step in (2, 10, 9, 99, 100):  # the run went on after 9, since 99 and 100 were torn
         make(tmp_path, step)
-    (tmp_path / "checkpoints" / ".checkpoint-12.ab12.partial").mkdir()
+    (tmp_path / "checkpoints" / ".checkpoint-12.0123ab12.partial").mkdir()
+    (tmp_path / "checkpoints" / ".checkpoint-notes").mkdir()
     keep_newest(tmp_path, 2, step=10)
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
+        ".checkpoint-notes",
         "checkpoint-10",
         "checkpoint-9",
     ]

@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from torch.utils.data import Subset
 
+from ropewalk.analysis.measures import ratio_standard_error
 from ropewalk.data import long_windows
 from ropewalk.errors import CheckpointError, ConfigError, DataError
 from ropewalk.recipes import compare as recipe
-from ropewalk.recipes import report
-from ropewalk.recipes.compare import ComparisonSettings, compare, initial_model, load_settings
+from ropewalk.recipes import comparison_run, report
+from ropewalk.recipes.compare import ComparisonSettings, compare, load_settings
+from ropewalk.recipes.comparison_run import initial_model
 from ropewalk.recipes.evaluation import evaluate
 from ropewalk.recipes.fill_mask import FillMask
 from ropewalk.recipes.inputs import DataSettings
@@ -58,6 +61,7 @@ def small(source):
                 steps=4, batch_size=4, learning_rate=1e-2, eval_every=2, keep_checkpoints=1
             ),
             device="cpu",
+            jobs=1,
         )
         return replace(settings, **changes)
 
@@ -121,13 +125,13 @@ def test_all_encodings_start_from_the_same_weights():
 
 def test_runs_of_a_seed_differ_in_the_encoding_alone(small, tmp_path, monkeypatch):
     seen = []
-    real = recipe.train
+    real = comparison_run.train
 
     def spy(model, train_set, evaluation_set, settings, **kwargs):
         seen.append((model.config.position_encoding, train_set, evaluation_set, settings))
         return real(model, train_set, evaluation_set, settings, **kwargs)
 
-    monkeypatch.setattr(recipe, "train", spy)
+    monkeypatch.setattr(comparison_run, "train", spy)
     encodings = ("rope", "none")
     compare(small(tmp_path / "run", encodings=encodings, eval_lengths=()), progress=False)
     first, second, third, _ = seen
@@ -169,7 +173,8 @@ def test_learned_positions_past_their_table_are_not_possible(finished):
     assert [(p["length"], p["loss"] is None) for p in points] == [
         (16, False), (24, True), (32, True), (64, True)
     ]  # fmt: skip
-    assert {p["note"] for p in points[1:]} == {"not possible: past the 16 learned positions"}
+    assert {p["note"] for p in points[1:]} == {"past the 16 learned positions"}
+    assert {p["status"] for p in points[1:]} == {"not possible"}
     assert finished.report.read_text().count("not possible") >= 3
 
 
@@ -184,7 +189,7 @@ def test_every_length_predicts_the_same_tokens(finished):
 def test_an_interrupted_comparison_ends_like_an_uninterrupted_one(
     finished, small, tmp_path, monkeypatch
 ):
-    real, calls = recipe.train, []
+    real, calls = comparison_run.train, []
 
     def stop_in_the_second_run(*args, **kwargs):
         calls.append(kwargs["label"])
@@ -193,11 +198,11 @@ def test_an_interrupted_comparison_ends_like_an_uninterrupted_one(
         return real(*args, **kwargs)
 
     settings = small(tmp_path / "run", encodings=("rope", "none"), seeds=(0,))
-    monkeypatch.setattr(recipe, "train", stop_in_the_second_run)
+    monkeypatch.setattr(comparison_run, "train", stop_in_the_second_run)
     with pytest.raises(KeyboardInterrupt):
         compare(settings, progress=False)
     assert not (tmp_path / "run" / "report.json").exists()
-    monkeypatch.setattr(recipe, "train", real)
+    monkeypatch.setattr(comparison_run, "train", real)
     first_run = tmp_path / "run" / "runs" / "rope-0" / "result.json"
     before = first_run.stat().st_mtime_ns
     resumed = content(compare(settings, resume=True, progress=False))
@@ -210,6 +215,20 @@ def test_an_interrupted_comparison_ends_like_an_uninterrupted_one(
     points = [point for point in whole["lengths"] if point["encoding"] in ("rope", "none")]
     assert timeless(resumed["runs"]) == timeless(runs)
     assert resumed["lengths"] == points
+
+
+def test_runs_side_by_side_are_the_runs_of_one_process(finished, small, tmp_path):
+    settings = small(
+        tmp_path / "run", encodings=("rope", "learned"), seeds=(3,), eval_lengths=(), jobs=2
+    )
+    result = compare(settings, progress=False)
+    runs = {(run.encoding, run.seed): run for run in finished.comparison.runs}
+    for run in result.comparison.runs:
+        alone = runs[run.encoding, run.seed].training
+        assert run.training.evaluations == alone.evaluations
+        assert run.training.history == alone.history
+    assert not (tmp_path / "run" / "inputs").exists()
+    assert content(result)["machine"]["runs_at_a_time"] == 2
 
 
 def test_a_seed_may_be_added_later_but_the_training_may_not_change(small, tmp_path):
@@ -260,10 +279,14 @@ def test_results_are_replaced_only_when_asked(finished, small):
         ({"eval_lengths": ("1x", "two")}, ConfigError, "got 'two'"),
         ({"eval_lengths": ("-2x",)}, ConfigError, "got '-2x'"),
         ({"eval_lengths": ("2x", "2.0x")}, ConfigError, r"got 2\.0 twice"),
-        ({"eval_lengths": ("0.1x",)}, ConfigError, r"at least 3 tokens; got '0\.1x'"),
+        ({"eval_lengths": ("0.1x",)}, ConfigError, r"must give 3 to \d+ tokens; got 0\.1x"),
+        ({"eval_lengths": ("9" * 400 + "x",)}, ConfigError, "must give 3 to"),
+        ({"eval_lengths": "1x"}, ConfigError, "must be a list with at least one entry; got '1x'"),
         ({"eval_scaling": ("yarn",)}, ConfigError, "got 'yarn'"),
         ({"eval_rows": -1}, ConfigError, "got -1"),
         ({"sentences": ("no gap",)}, ConfigError, "got 'no gap'"),
+        ({"sentences": (["[MASK]"],)}, ConfigError, r"got \['\[MASK\]'\]"),
+        ({"seeds": (2**32,)}, ConfigError, "got 4294967296"),
         ({"output": ""}, ConfigError, "got ''"),
         ({"device": "tpu"}, ConfigError, "got 'tpu'"),
         ({"model": ModelSettings(position_encoding="none")}, ConfigError, "got 'none'"),
@@ -343,8 +366,9 @@ def task():
 def test_windows_are_of_the_longest_context_that_the_text_has(task):
     assert task.contexts == {1.0: 16, 2.0: 32}
     assert task.missing == {40.0: 640}
-    expected = long_windows(LONG, tiny.tokenizer(), length=32)
+    expected, numbers = long_windows(LONG, tiny.tokenizer(), length=32)
     np.testing.assert_array_equal(task.windows.input_ids, expected.input_ids)
+    np.testing.assert_array_equal(np.unique(numbers, return_inverse=True)[1], task.documents)
     labels = {
         context: torch.cat([row["labels"][row["labels"] >= 0] for row in task.rows(context)])
         for context in (16, 32)
@@ -368,7 +392,30 @@ def test_loss_by_length_is_the_loss_of_the_evaluation(task):
         found["ntk", 2.0].loss - found["none", 1.0].loss, abs=1e-12
     )
     assert found["none", 40.0].loss is None
-    assert found["none", 40.0].note == "fewer than two held-out windows of 640 tokens"
+    assert found["none", 40.0].note == "fewer than two held-out texts of 640 tokens"
+
+
+def test_errors_are_taken_over_documents_since_their_windows_are_alike(task):
+    model = tiny.model(dropout=0.0)
+    (point,) = (p for p in loss_by_length(model, task, ("none",)) if p.ratio == 2.0)
+    rows = task.rows(32)
+    scores = [evaluate(model, Subset(rows, [row])) for row in range(len(rows))]
+    documents = range(task.documents.max() + 1)
+    assert point.documents == len(documents) < point.windows == len(rows)
+    sums = np.array([[s.nll_sum, s.count] for s in scores])
+    whole = np.array([sums[task.documents == number].sum(0) for number in documents])
+    expected = ratio_standard_error(whole[:, 0], whole[:, 1])
+    # The same float64 sums, taken in another order.
+    assert point.standard_error == pytest.approx(expected, rel=1e-9)
+    assert point.standard_error != pytest.approx(ratio_standard_error(*sums.T), rel=1e-3)
+
+
+def test_one_long_document_is_not_enough_to_know_an_error():
+    alone = length_task(
+        LONG[:1], tiny.tokenizer(), {1.0: 16}, mask_probability=0.3, whole_word=False
+    )
+    (point,) = loss_by_length(tiny.model(), alone, ("none",))
+    assert (point.status, point.loss) == ("not measured", None)
 
 
 def test_a_text_without_long_documents_says_so_at_every_length():
@@ -417,7 +464,7 @@ def test_only_an_unscaled_rotation_can_be_scaled(changes):
 
 
 def test_spread_takes_evenly_and_never_more_than_there_are():
-    blocks = long_windows(LONG, tiny.tokenizer(), length=8)
+    blocks, _ = long_windows(LONG, tiny.tokenizer(), length=8)
     few = spread(blocks, 5)
     rows = np.linspace(0, len(blocks) - 1, 5).astype(int)
     np.testing.assert_array_equal(few.input_ids, blocks.input_ids[rows])

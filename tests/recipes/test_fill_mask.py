@@ -107,8 +107,42 @@ def test_the_tokenizers_own_mask_token_may_be_another(tmp_path):
 
 def test_a_tokenizer_that_does_not_fit_is_refused(tmp_path):
     save(tmp_path / "model", vocab_size=80)
-    with pytest.raises(CheckpointError, match="has 90 tokens, more than vocab_size=80"):
+    with pytest.raises(CheckpointError, match="a token of number 89, too large for vocab_size=80"):
         FillMask(tmp_path / "model")
+
+
+def test_a_tokenizer_with_gaps_in_its_numbers_is_refused(tmp_path):
+    save(tmp_path / "model")
+    path = tmp_path / "model" / "tokenizer.json"
+    content = json.loads(path.read_text())
+    vocabulary = content["model"]["vocab"]
+    vocabulary[max(vocabulary, key=vocabulary.get)] = 500
+    path.write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match="a token of number 500, too large for vocab_size=90"):
+        FillMask(tmp_path / "model")
+
+
+def test_sentences_are_written_when_asked_for_alone(folder, monkeypatch):
+    fill = FillMask(folder)
+    lengths = []
+    original = type(fill.tokenizer).decode
+
+    def decode(self, tokens, *args, **kwargs):
+        lengths.append(len(tokens))
+        return original(self, tokens, *args, **kwargs)
+
+    monkeypatch.setattr(type(fill.tokenizer), "decode", decode)
+    masks = fill("[MASK] " * 40, top=2)
+    assert lengths == [1] * 80, "work that grows with the square of the masks"
+    assert masks[3][0].text.split().count("[MASK]") == 39
+    assert masks[3][0].token in masks[3][0].text
+
+
+@pytest.mark.parametrize("path", ["~nosuchuser/x", "x" * 5000, ""])
+def test_a_path_that_cannot_be_is_refused_in_one_line(path):
+    with pytest.raises(CheckpointError, match=r"^model.*; name") as caught:
+        FillMask(path)
+    assert "\n" not in str(caught.value)
 
 
 def test_folders_without_model_or_tokenizer_are_refused(tmp_path, folder):

@@ -1,5 +1,7 @@
 import dataclasses
 import json
+import shutil
+import sys
 import tomllib
 
 import pytest
@@ -11,6 +13,7 @@ from ropewalk.models import load_masked_lm
 from ropewalk.recipes import pretrain as module
 from ropewalk.recipes.callbacks import Pace
 from ropewalk.recipes.pretrain import load_settings, plan, pretrain
+from ropewalk.recipes.runs import write_json
 from ropewalk.recipes.training import evaluate
 
 TABLES = {
@@ -123,6 +126,66 @@ def test_resuming_other_text_is_refused(trained, source, tmp_path):
         run(output, other, resume=True)
     with pytest.raises(ConfigError, match=r"settings.batch_size must be 4.*got 8"):
         run(output, source, resume=True, changes={"training__batch_size": 8})
+
+
+def test_a_refused_resume_changes_nothing(trained, source):
+    output, _ = trained
+    before = {path: path.read_bytes() for path in output.rglob("*") if path.is_file()}
+    for name, value in (("batch_size", 8), ("seed", 5), ("steps", 9)):
+        with pytest.raises(ConfigError, match=rf"{name} must be .*; got {value}"):
+            run(output, source, resume=True, changes={f"training__{name}": value})
+    assert {path: path.read_bytes() for path in output.rglob("*") if path.is_file()} == before
+
+
+def test_what_training_would_refuse_deletes_nothing(trained, source, monkeypatch):
+    output, _ = trained
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ConfigError, match="tensorboard=True needs the package"):
+        run(output, source, overwrite=True, changes={"training__tensorboard": True})
+    assert (output / "model" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("option", ["resume", "overwrite"])
+def test_the_users_files_among_the_results_are_never_deleted(source, trained, tmp_path, option):
+    output = shutil.copytree(trained[0], tmp_path / "run")
+    (output / "model" / "texts").mkdir()
+    mine = output / "model" / "texts" / "mine.jsonl"
+    shutil.copy(source, mine)
+    with pytest.raises(ConfigError, match=r"'model/texts' ?.*, which is not a result"):
+        run(output, source, **{option: True})
+    with pytest.raises(ConfigError, match="sources must not lie in the output folder"):
+        run(output, mine, **{option: True})
+    assert mine.read_bytes() == source.read_bytes()
+
+
+def test_masking_that_leaves_nothing_to_evaluate_is_refused(source, tmp_path):
+    with pytest.raises(DataError, match=r"must have a masked token .*mask_probability=1e-09"):
+        run(tmp_path / "run", source, changes={"data__mask_probability": 1e-9})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_figures_that_json_does_not_have_are_left_out(trained, source, monkeypatch, tmp_path):
+    output = shutil.copytree(trained[0], tmp_path / "run")
+    result = json.loads((output / "training" / "result.json").read_text())
+    result["evaluations"][-1]["loss"] = 1000.0  # its exponential overflows
+    (output / "training" / "result.json").write_text(json.dumps(result))
+
+    def refuse(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    metrics = run(output, source, resume=True).metrics.read_text()
+    assert json.loads(metrics, parse_constant=refuse)["validation"]["perplexity"] is None
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        write_json(tmp_path / "x.json", {"loss": float("nan")})
+
+
+def test_names_that_look_like_markup_are_shown_as_they_are(source, tmp_path, capsys):
+    for name in ("a[red]b", "q[/]z", "x:smile:y"):
+        (tmp_path / name).mkdir(parents=True)
+        shutil.copy(source, tmp_path / name / "lines.jsonl")
+        path = tmp_path / name / "lines.jsonl"
+        pretrain(settings(tmp_path / f"run {name[0]}", path, training__steps=1))
+        assert str(path) in capsys.readouterr().err
 
 
 def test_results_are_overwritten_when_asked_and_then_only_ours(source, tmp_path):

@@ -40,13 +40,18 @@ def make(runs=RUNS, **changes):
     encodings = tuple(dict.fromkeys(run.encoding for run in runs))
     seeds = tuple(dict.fromkeys(run.seed for run in runs))
     lengths = [
-        LengthPoint("rope", "none", 1.0, 128, 4.0, 0.05, 0.0, 0.0, 0.3, 900, 12),
-        LengthPoint("rope", "none", 2.0, 256, 4.5, 0.05, 0.5, 0.01, 0.2, 900, 12),
-        LengthPoint("rope", "ntk", 1.0, 128, 4.0, 0.05, 0.0, 0.0, 0.3, 900, 12),
-        LengthPoint("rope", "ntk", 2.0, 256, 3.9, 0.05, -0.1, 0.01, 0.3, 900, 12),
-        LengthPoint("learned", "none", 1.0, 128, 5.5, 0.05, 0.0, 0.0, 0.1, 900, 12),
+        LengthPoint("rope", "none", 1.0, 128, 4.0, 0.05, 0.0, 0.0, 0.3, 900, 12, 7),
+        LengthPoint("rope", "none", 2.0, 256, 4.5, 0.05, 0.5, 0.01, 0.2, 900, 12, 7),
+        LengthPoint("rope", "ntk", 1.0, 128, 4.0, 0.05, 0.0, 0.0, 0.3, 900, 12, 7),
+        LengthPoint("rope", "ntk", 2.0, 256, 3.9, 0.05, -0.1, 0.01, 0.3, 900, 12, 7),
+        LengthPoint("learned", "none", 1.0, 128, 5.5, 0.05, 0.0, 0.0, 0.1, 900, 12, 7),
         LengthPoint(
-            "learned", "none", 2.0, 256, note="not possible: past the 128 learned positions"
+            "learned",
+            "none",
+            2.0,
+            256,
+            status="not possible",
+            note="past the 128 learned positions",
         ),
     ]
     words = {name: [[("list", 0.25), (HOSTILE, 0.125)]] for name in encodings}
@@ -62,7 +67,7 @@ def make(runs=RUNS, **changes):
             "characters": 2_200_000,
             "vocabulary": 2048,
         },
-        "surroundings": surroundings(torch.device("cpu")),
+        "surroundings": surroundings(torch.device("cpu"), 2, 1),
         "command": "ropewalk compare 'a b' --output <x>",
     }
     return Comparison(**(parts | changes))
@@ -162,8 +167,10 @@ def test_headline_says_what_was_found(runs, words):
 
 def test_length_headline_states_the_change_and_the_repair():
     text = length_headline(make().lengths)
-    assert "At 2 times its trained length the loss of rope changes by +0.50 nats" in text
-    assert "-0.10 with ntk scaling" in text
+    assert text == (
+        "At 2 times its trained length the loss of rope on the same masked tokens changes by "
+        "+0.50 ± 0.01 nats without scaling, by -0.10 ± 0.01 nats with ntk scaling."
+    )
     assert length_headline([]) == ""
 
 
@@ -194,7 +201,7 @@ def test_page_states_figures_with_their_units():
     for words in (
         "nats per masked token", "tokens/s", "4.500 ± 0.050", "+0.500 ± 0.010", "−0.100",
         "not possible", "256 tokens", "not reached", "the same 900 masked tokens",
-        "12 held-out windows", "ropewalk compare 'a b' --output <x>", "[training]",
+        "12 held-out windows from 7 documents", "ropewalk compare 'a b' --output <x>", "[training]",
         "2.20 million characters",
     ):  # fmt: skip
         assert words in text, words

@@ -3,6 +3,7 @@ import dataclasses
 import json
 import math
 import os
+import pickle
 import random
 import shutil
 import signal
@@ -14,6 +15,7 @@ import torch
 
 from ropewalk import CheckpointError, ConfigError
 from ropewalk.recipes import callbacks, loop
+from ropewalk.recipes.checkpointing import write_manifest
 from ropewalk.recipes.training import (
     TrainingResult,
     TrainingSettings,
@@ -61,6 +63,11 @@ def losses(result):
         ("gradient_accumulation", 3, "multiple"),
         ("precision", "int8", "one of 'fp32'"),
         ("seed", -1, "at least 0"),
+        ("seed", 2**32, "at most 4294967295"),
+        ("steps", 10**22, "at most 2147483647"),
+        ("batch_size", 10**22, "at most 2147483647"),
+        ("learning_rate", 1e300, r"at most 1e\+30"),
+        ("weight_decay", 1e300, r"at most 1e\+30"),
         ("log_every", 0, "at least 1"),
         ("keep_checkpoints", 0, "at least 1"),
         ("tensorboard", 1, "True or False"),
@@ -365,6 +372,10 @@ def test_what_does_not_change_the_numbers_may_change(finished):
     ("name", "text", "message"),
     [
         ("result.json", "{}", "is not a result of training"),
+        ("result.json", '{"evaluations": [], "steps": Infinity}', "is not a result of training"),
+        ("result.json", "[" * 100_000, "cannot be read"),
+        ("result.json", "9" * 5000, "cannot be read"),
+        ("run.json", "9" * 5000, "cannot be read"),
         ("result.json", "[1]", "must hold a JSON object"),
         ("result.json", "{", "cannot be read"),
         ("run.json", "{", "cannot be read"),
@@ -380,6 +391,56 @@ def test_damaged_files_of_a_run_are_named(finished, name, text, message):
     finally:
         path.write_text(before)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("evaluations", []),
+        ("evaluations", {}),
+        ("history", [{"step": 1, "loss": "x", "learning_rate": 0.1}]),
+        ("history", [3]),
+        ("steps", 11),
+        ("steps", True),
+        ("seconds", math.inf),
+    ],
+)
+def test_a_result_of_something_else_is_refused(finished, field, value):
+    path = finished[0] / "result.json"
+    before = path.read_text()
+    path.write_text(json.dumps(json.loads(before) | {field: value}))
+    try:
+        with pytest.raises(CheckpointError, match=r"result\.json is not .*result") as caught:
+            resume(finished)
+    finally:
+        path.write_text(before)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("optimizer.pt", pickle.dumps(print)),
+        ("optimizer.pt", b"no pickle"),
+        ("scheduler.pt", pickle.dumps(print)),
+        ("rng_state.pth", pickle.dumps(print)),
+        ("trainer_state.json", b"[]"),
+        ("trainer_state.json", b'{"global_step": 4, "log_history": 3}'),
+        ("running_loss.json", b"{}"),
+    ],
+)
+def test_a_checkpoint_that_was_tampered_with_is_refused(finished, tmp_path, name, content):
+    folder = shutil.copytree(finished[0], tmp_path / "copy")
+    (folder / "result.json").unlink()
+    checkpoint = folder / "checkpoints" / "checkpoint-10"
+    shutil.rmtree(folder / "checkpoints" / "checkpoint-12")
+    (checkpoint / "manifest.json").unlink()
+    (checkpoint / name).write_bytes(content)
+    write_manifest(checkpoint, step=10, seconds=1.0)
+    with pytest.raises(CheckpointError, match="does not hold the state of a training") as caught:
+        resume(finished, folder=folder)
+    assert str(checkpoint) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_finished_run_without_its_last_checkpoint_is_refused(finished, tmp_path):
@@ -443,6 +504,26 @@ def test_ctrl_c_ends_after_the_step_with_a_checkpoint(tmp_path, monkeypatch, cap
     assert resumed.history == whole.history
     for x, y in zip(a.parameters(), b.parameters(), strict=True):
         assert torch.equal(x, y)
+
+
+def test_ctrl_c_within_a_stretch_does_not_change_the_history(tmp_path, monkeypatch):
+    original = callbacks.Pace.on_step_end
+
+    def press(self, args, state, control, **kwargs):
+        if state.global_step in (2, 7, 8):
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(self, args, state, control, **kwargs)
+
+    monkeypatch.setattr(callbacks.Pace, "on_step_end", press)
+    settings = changed(log_every=5, gradient_accumulation=2)
+    for again in (False, True, True):
+        with pytest.raises(KeyboardInterrupt):
+            run(settings, folder=tmp_path / "run", resume=again)
+    monkeypatch.undo()
+    resumed, _ = run(settings, folder=tmp_path / "run", resume=True)
+    whole, _ = run(settings)
+    assert resumed.history == whole.history
+    assert [point.step for point in whole.history] == [5, 10, 12]
 
 
 def test_progress_goes_to_the_standard_error_stream(capsys):

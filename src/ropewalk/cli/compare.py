@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -50,9 +49,13 @@ def compare(
         str | None,
         _run("--output", "-o", text="Folder for the results; needed here or in --config."),
     ] = None,
-    config: Annotated[Path | None, _run("--config", text="TOML file of settings.")] = None,
+    config: Annotated[str | None, _run("--config", text="TOML file of settings.")] = None,
     device: Annotated[
         str | None, _run("--device", text="cpu, cuda or auto.", default="auto")
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        _run("--jobs", text="Runs to train side by side; 0: one per thread.", default=0),
     ] = None,
     resume: Annotated[
         bool, _run("--resume", text="Continue the comparison in the output folder, or start it.")
@@ -129,7 +132,7 @@ def compare(
         int | None, _training("--batch-size", text="Rows per step.", default=16)
     ] = None,
     learning_rate: Annotated[
-        float | None, _training("--learning-rate", text="Largest one.", default=0.001)
+        float | None, _training("--learning-rate", text="Largest one.", default=0.002)
     ] = None,
     eval_every: Annotated[
         int | None,
@@ -192,7 +195,7 @@ def _tables(given: dict[str, Any]) -> dict[str, Any]:
     from ropewalk.recipes.training import TrainingSettings
 
     tables: dict[str, Any] = {
-        name: given[name] for name in ("output", "device", "eval_rows") if name in given
+        name: given[name] for name in ("output", "device", "jobs", "eval_rows") if name in given
     }
     for name in ("encodings", "seeds", "eval_lengths", "eval_scaling"):
         if name in given:
@@ -252,7 +255,7 @@ def _lengths(comparison: Comparison) -> Table | None:
     rows: dict[str, list[str]] = {}
     for point in sorted(comparison.lengths, key=lambda point: point.ratio):
         label = point.encoding if point.scaling == "none" else f"{point.encoding}, {point.scaling}"
-        cell = point.note.partition(":")[0] or "not measured"
+        cell: str = point.status
         if point.loss is not None:
             cell = _number(point.loss, point.standard_error)
         rows.setdefault(label, []).append(cell)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+_MOST_SENTENCES = 20
+"""Most masks for which every candidate is shown in its sentence, which repeats the others."""
+
 
 def fill_mask(
-    model: Annotated[Path, typer.Argument(help="Folder of a trained masked language model.")],
+    model: Annotated[str, typer.Argument(help="Folder of a trained masked language model.")],
     text: Annotated[str, typer.Argument(help="A sentence with one or more [MASK].")],
     top: Annotated[int, typer.Option("--top", "-k", min=1, help="Candidates per mask.")] = 5,
 ) -> None:
     """Fill the [MASK]s of a sentence with a trained model.
+
+    Every candidate is shown in its sentence; with more than 20 masks, on its own.
 
     **Examples**
 
@@ -23,7 +27,10 @@ def fill_mask(
     """
     from ropewalk.recipes.fill_mask import FillMask
 
-    for place, candidates in enumerate(FillMask(model)(text, top=top), start=1):
+    masks = FillMask(model)(text, top=top)
+    for place, candidates in enumerate(masks, start=1):
         print(f"[MASK] {place}")
         for candidate in candidates:
-            print(f"  {candidate.probability:6.1%}  {candidate.token:<16} {candidate.text}")
+            sentence = candidate.text if len(masks) <= _MOST_SENTENCES else ""
+            line = f"  {candidate.probability:6.1%}  {candidate.token:<16} {sentence}"
+            print(line.rstrip())

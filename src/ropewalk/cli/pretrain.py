@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -48,7 +47,7 @@ def pretrain(
         str | None,
         _run("--output", "-o", text="Folder for the results; needed here or in --config."),
     ] = None,
-    config: Annotated[Path | None, _run("--config", text="TOML file of settings.")] = None,
+    config: Annotated[str | None, _run("--config", text="TOML file of settings.")] = None,
     preset: Annotated[
         str | None, _run("--preset", text="Named settings: paper-mlm, the RoFormer paper's.")
     ] = None,
@@ -224,9 +223,9 @@ def _tables(given: dict[str, Any]) -> dict[str, Any]:
     if "rope_parameters" in given:
         try:
             given["rope_parameters"] = json.loads(given["rope_parameters"])
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # ValueError: long numbers too
             raise ConfigError(
-                f"rope_parameters must be JSON; got {given['rope_parameters']!r} ({error})"
+                f"rope_parameters must be JSON; got {given['rope_parameters']!r:.80} ({error})"
             ) from error
     tables: dict[str, Any] = {name: given[name] for name in ("output", "device") if name in given}
     kinds = {"data": DataSettings, "model": ModelSettings, "training": TrainingSettings}

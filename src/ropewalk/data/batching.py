@@ -15,6 +15,7 @@ import numpy as np
 
 from ropewalk.data.text import check_documents, slice_text
 from ropewalk.errors import ConfigError, DataError, ShapeError
+from ropewalk.spec.checks import integer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 SMALLEST_PIECE = 3
 """Tokens of the shortest piece with text: ``[CLS] token [SEP]``."""
+LONGEST_PIECE = 2**31 - 1
+"""Most tokens of a block, whose positions are int32."""
 _CALL_CHARACTERS = 1_000_000
 """Text per call of the tokenizer: enough to keep its threads busy, little enough for memory."""
 
@@ -100,7 +103,14 @@ def pack_documents(
     """
     marks = _Marks.of(tokenizer)
     _check_length("block_size", block_size)
-    rows, rest = _fill(_tokenised(check_documents(documents), tokenizer), marks, block_size)
+    texts = check_documents(documents)
+    try:
+        rows, rest = _fill(_tokenised(texts, tokenizer), marks, block_size)
+    except MemoryError as error:
+        raise ConfigError(
+            f"block_size must be small enough for this machine's memory; got {block_size}; "
+            "give a smaller one"
+        ) from error
     if not rows:
         raise DataError(
             f"documents must fill at least one block; got {rest} tokens with "
@@ -111,7 +121,7 @@ def pack_documents(
 
 def long_windows(
     documents: Iterable[str], tokenizer: PreTrainedTokenizerFast, *, length: int
-) -> PackedBlocks:
+) -> tuple[PackedBlocks, IntArray]:
     """Cut windows of ``length`` tokens, each ``[CLS] tokens [SEP]`` from inside one document.
 
     Windows do not overlap; what is left at the end of a document is not used. Position
@@ -123,7 +133,8 @@ def long_windows(
         length: Tokens in a window, at least 3.
 
     Returns:
-        The windows, in the order of the documents.
+        The windows, in the order of the documents, and for each the number of its document, from
+        0, ``(windows,)``: windows of one document are alike and no independent samples.
 
     Raises:
         ConfigError: ``length`` is too small, or the tokenizer lacks a special token.
@@ -133,14 +144,16 @@ def long_windows(
     _check_length("length", length)
     texts = check_documents(documents)
     windows: list[IntArray] = []
+    numbers: list[int] = []
     tokens_of: list[int] = []
-    for ids, words in _tokenised(texts, tokenizer):
+    for number, (ids, words) in enumerate(_tokenised(texts, tokenizer)):
         tokens_of.append(len(ids))
         for start in range(0, len(ids) - (length - 2) + 1, length - 2):
             stop = start + length - 2
             window = np.empty((4, length), dtype=np.int32)
             _write_piece(window, marks, ids[start:stop], words[start:stop], number=1)
             windows.append(window)
+            numbers.append(number)
     if not windows:
         longest = int(np.argmax(tokens_of))
         raise DataError(
@@ -148,7 +161,7 @@ def long_windows(
             f"({texts[longest][:30]!r}...) gives; got length={length}; "
             "shorten it or give longer documents"
         )
-    return _blocks(np.stack(windows, axis=1), tokenizer)
+    return _blocks(np.stack(windows, axis=1), tokenizer), np.array(numbers, dtype=np.int32)
 
 
 def cut_windows(windows: PackedBlocks, context: int) -> PackedBlocks:
@@ -160,7 +173,7 @@ def cut_windows(windows: PackedBlocks, context: int) -> PackedBlocks:
     shorter unless ``length - 2`` is a multiple of ``context - 2``.
 
     Args:
-        windows: The result of `long_windows`.
+        windows: Those of `long_windows`.
         context: Tokens in a chunk, at least 3; at or above the window length nothing changes.
 
     Returns:
@@ -221,11 +234,8 @@ class _Marks:
 
 
 def _check_length(name: str, value: int) -> None:
-    if value < SMALLEST_PIECE:
-        raise ConfigError(
-            f"{name} must be at least {SMALLEST_PIECE} ([CLS], one token, [SEP]); "
-            f"got {name}={value}"
-        )
+    # [CLS], one token, [SEP]; positions are int32.
+    integer(name, value, at_least=SMALLEST_PIECE, at_most=LONGEST_PIECE)
 
 
 def _tokenised(

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ropewalk.data.files import find_files, read_documents
+from ropewalk.data.files import find_files, given_path, read_documents
 from ropewalk.data.text import check_documents
 from ropewalk.errors import ConfigError, DataError
 
@@ -152,6 +152,11 @@ def read_corpus(sources: str | Path | Sequence[str | Path], *, field: str = "tex
         >>> len(read_corpus(__file__).documents)  # any text file
         1
     """
+    kind: object = sources
+    if not isinstance(kind, str | Path | Sequence):
+        raise DataError(
+            f"sources must be a path or a list of paths; got {kind!r:.80}; name files or folders"
+        )
     given = [sources] if isinstance(sources, str | Path) else list(sources)
     documents = [text for path in find_files(given) for text in read_documents(path, field=field)]
     shown = ", ".join(map(str, given[:3])) + (f" and {len(given) - 3} more" if given[3:] else "")
@@ -212,7 +217,7 @@ def load_hub_dataset(name: str, *, split: str = "train", field: str = "text") ->
 
 
 def _open_dataset(datasets: Any, name: str, split: str) -> Any:
-    path = Path(name).expanduser()
+    path = given_path("dataset", name, error=DataError)
     if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
         saved = datasets.load_from_disk(str(path))
         if isinstance(saved, datasets.DatasetDict):
@@ -260,7 +265,8 @@ def split_documents(
         >>> split_documents(Corpus(("One two.\n\nThree.",), "x"), validation_fraction=0.5)
         (('One two.',), ('\n\nThree.',))
     """
-    if not 0 < validation_fraction < 1:
+    kind: object = validation_fraction
+    if isinstance(kind, bool) or not isinstance(kind, int | float) or not 0 < kind < 1:
         raise ConfigError(
             "validation_fraction must be between 0 and 1, both excluded; "
             f"got validation_fraction={validation_fraction!r}"

@@ -15,15 +15,46 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NoReturn, cast
 
-from ropewalk.errors import DataError
+from ropewalk.errors import ConfigError, DataError, RopewalkError
+
+
+def given_path(name: str, value: str | Path, *, error: type[RopewalkError] = ConfigError) -> Path:
+    """Return a path as the user wrote it, with ``~`` as the home, or refuse what cannot be one.
+
+    Args:
+        name: The argument, for the message.
+        value: The path; nothing needs to be there.
+        error: What to raise.
+
+    Raises:
+        RopewalkError: It is empty or no path, its user is unknown, or it is too long to exist.
+
+    Example:
+        >>> given_path("output", "runs/mine").name
+        'mine'
+    """
+    kind: object = value
+    if not isinstance(kind, str | Path) or not str(kind):
+        raise error(f"{name} must be the path of a file or folder; got {kind!r:.80}; name one")
+    try:
+        path = Path(value).expanduser()
+        path.exists()
+        path.resolve()
+    except (OSError, RuntimeError, ValueError) as problem:
+        # RuntimeError: an unknown user, links in a circle; ValueError: a NUL inside.
+        reason = getattr(problem, "strerror", None) or str(problem)
+        raise error(
+            f"{name}: cannot look at {str(value)[:200]!r}: {reason[:200]}; name another path"
+        ) from problem
+    return path
 
 
 def find_files(sources: Sequence[str | Path]) -> list[Path]:
     """Return the files that the sources name, in a fixed order, each once.
 
     A folder gives every visible file below it, sorted by path; names that begin with a dot are
-    passed over. A glob gives the files it matches, sorted, and opens no folder by itself. The
-    order of the sources is kept.
+    passed over, and links are followed, into each folder once. A glob gives the files it
+    matches, sorted, and opens no folder by itself. The order of the sources is kept.
 
     Args:
         sources: Files, folders and globs (``*``, ``?``, ``[...]``, ``**``); ``~`` is the home.
@@ -39,19 +70,19 @@ def find_files(sources: Sequence[str | Path]) -> list[Path]:
     found: dict[Path, Path] = {}
     for source in sources:
         for path in _expand(source):
-            found.setdefault(path.resolve(), path)
+            try:
+                found.setdefault(path.resolve(), path)
+            except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
+                raise DataError(f"sources: cannot follow {str(path)[:200]!r}: {error}") from error
     return list(found.values())
 
 
 def _expand(source: str | Path) -> list[Path]:
-    try:
-        path = Path(source).expanduser()
-        if path.is_dir():
-            return _files_below(path) or _refuse(source, "is a folder without files to read")
-        if path.exists():
-            return [path]
-    except (OSError, RuntimeError) as error:  # RuntimeError: "~name" of an unknown user
-        raise DataError(f"sources: cannot look at {str(source)[:200]!r}: {error}") from error
+    path = given_path("sources", source, error=DataError)
+    if path.is_dir():
+        return _files_below(path) or _refuse(source, "is a folder without files to read")
+    if path.exists():
+        return [path]
     if not glob.has_magic(str(path)):
         _refuse(source, "does not exist; check the spelling and the working folder")
     # Path.glob refuses absolute patterns.
@@ -67,8 +98,14 @@ def _refuse(source: str | Path, fault: str) -> NoReturn:
 
 def _files_below(folder: Path) -> list[Path]:
     files = []
-    for parent, folders, names in os.walk(folder, onerror=_refuse_folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+    seen: set[tuple[int, int]] = set()
+    for parent, folders, names in os.walk(folder, onerror=_refuse_folder, followlinks=True):
+        status = Path(parent).stat()
+        if (status.st_dev, status.st_ino) in seen:  # a link to where we have been
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
         files += [Path(parent) / name for name in names if not name.startswith(".")]
     return sorted(files)
 
@@ -147,7 +184,7 @@ def _json_lines(path: Path, stream: BinaryIO, field: str) -> Iterator[str]:
 def _json_text(where: str, line: bytes, field: str) -> str:
     try:
         row = json.loads(_decode(where, line))
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: numbers of thousands of digits too
         raise DataError(f"{where}: not a line of JSON ({error}); repair or remove it") from error
     if not isinstance(row, dict):
         raise DataError(f"{where}: a line must be a JSON object; got {type(row).__name__}")

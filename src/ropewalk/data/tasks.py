@@ -60,7 +60,8 @@ class MaskedLanguageModeling(Dataset[dict[str, Tensor]]):
         whole_word: bool = False,
         seed: int = 0,
     ) -> None:
-        if not 0 < probability <= 1:
+        kind: object = probability
+        if isinstance(kind, bool) or not isinstance(kind, int | float) or not 0 < kind <= 1:
             raise ConfigError(
                 f"probability must be in (0, 1]; got probability={probability!r}; the usual is 0.15"
             )

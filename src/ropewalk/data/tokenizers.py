@@ -11,8 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ropewalk.data.files import given_path
 from ropewalk.data.text import check_documents, slice_text
 from ropewalk.errors import CheckpointError, ConfigError
+from ropewalk.spec.checks import integer
 
 if TYPE_CHECKING:
     from tokenizers import AddedToken, Tokenizer
@@ -22,6 +24,8 @@ TOKENIZER_KINDS = ("wordpiece", "bpe")
 """The kinds of `train_tokenizer`."""
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """The special tokens, by identifier: 0 to 4."""
+MOST_TOKENS = 2**31 - 1
+"""Largest vocabulary, whose identifiers are int32."""
 CHARACTERS_PER_RARE = 10_000
 """The alphabet of a WordPiece vocabulary leaves out one character of the text in this many."""
 
@@ -88,6 +92,7 @@ def train_backend(
         raise ConfigError(f"kind must be one of {', '.join(TOKENIZER_KINDS)}; got kind={kind!r}")
     from tokenizers import AddedToken, processors
 
+    integer("vocab_size", vocab_size, at_least=1, at_most=MOST_TOKENS)
     texts = check_documents(documents)
     mask = _mask_token(AddedToken, kind)
     train = _train_wordpiece if kind == "wordpiece" else _train_bpe
@@ -205,7 +210,7 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerFast:
     Raises:
         CheckpointError: The folder or the file is missing, or the file is damaged.
     """
-    path = Path(folder).expanduser()
+    path = given_path("tokenizer", folder, error=CheckpointError)
     if not (path / "tokenizer.json").is_file():
         raise CheckpointError(
             f"tokenizer: there is no tokenizer.json in {str(folder)!r}; name a folder written by "

@@ -7,9 +7,8 @@ from transformers import (
     AutoModelForSequenceClassification,
 )
 
-from ropewalk.models.checkpoints import load_masked_lm, write_folder_atomically
+from ropewalk.models.checkpoints import is_leftover, load_masked_lm, write_folder_atomically
 from ropewalk.models.config import (
-    MODEL_TYPE,
     POSITION_ENCODINGS,
     RoFormerConfig,
     RopewalkRoFormerConfig,
@@ -20,6 +19,7 @@ from ropewalk.models.heads import (
     RoFormerForSequenceClassification,
     masked_lm_loss,
 )
+from ropewalk.models.known_fields import MODEL_TYPE
 
 __all__ = [
     "POSITION_ENCODINGS",
@@ -29,6 +29,7 @@ __all__ = [
     "RoFormerModel",
     "RoFormerPreTrainedModel",
     "RopewalkRoFormerConfig",
+    "is_leftover",
     "load_masked_lm",
     "masked_lm_loss",
     "write_folder_atomically",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from ropewalk.errors import CheckpointError
-from ropewalk.models.exchange import writing_errors
+from ropewalk.models.exchange import check_path, loading_errors, shown, writing_errors
 from ropewalk.models.heads import RoFormerForMaskedLM
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 def load_masked_lm(folder: str | os.PathLike[str]) -> RoFormerForMaskedLM:
     """Load a masked language model for use.
+
+    If a replacement of the folder was killed halfway, the old folder is put back first.
 
     Args:
         folder: Written by ropewalk, or by transformers' RoFormer.
@@ -30,10 +33,14 @@ def load_masked_lm(folder: str | os.PathLike[str]) -> RoFormerForMaskedLM:
         CheckpointError: There is no such folder, or it does not hold such a model.
         ConfigError: Its config has a field that is unknown or out of range.
     """
-    if not Path(folder).is_dir():
-        raise CheckpointError(
-            f"{folder} must be the folder of a saved model; there is no such folder"
-        )
+    check_path(folder)
+    with loading_errors(folder):
+        path = Path(folder)
+        _restore(path)
+        if not path.is_dir():
+            raise CheckpointError(
+                f"{shown(path)} must be the folder of a saved model; there is no such folder"
+            )
     model: RoFormerForMaskedLM = RoFormerForMaskedLM.from_pretrained(folder)
     return model
 
@@ -46,7 +53,9 @@ def write_folder_atomically(
 
     The temporary folder lies beside the target, on the same disk, and its content is flushed
     before it is renamed: whoever sees the target sees all of it. On any error it is removed. A
-    killed process leaves it behind under its hidden name, never under the name of the target.
+    killed process leaves it behind under its hidden name, never under the name of the target. Two
+    renames replace a folder; if the process is killed between them, the next call, or the next
+    :func:`load_masked_lm`, puts the old folder back.
 
     Args:
         folder: Where the result shall be. Its parents are made if missing.
@@ -67,13 +76,14 @@ def write_folder_atomically(
     """
     target = Path(folder)
     with writing_errors(target):
+        _restore(target)
         if target.exists() and not (target.is_dir() and (replace or not any(target.iterdir()))):
             raise CheckpointError(
-                f"{target} exists already; choose another folder"
+                f"{shown(target)} exists already; choose another folder"
                 + (", or remove it" if target.is_dir() else "")
             )
         target.parent.mkdir(parents=True, exist_ok=True)
-        place = target.with_name(f".{target.name}.{uuid4().hex[:8]}.partial")
+        place = _beside(target, "partial")
         try:
             place.mkdir()
             yield place
@@ -108,12 +118,51 @@ def _put_in_place(place: Path, target: Path) -> None:
         place.rename(target)
     else:
         # A folder with content cannot be renamed over; step aside, and back if it fails.
-        aside = target.with_name(f".{target.name}.{uuid4().hex[:8]}.replaced")
+        aside = _beside(target, "replaced")
         target.rename(aside)
         try:
             place.rename(target)
-        except OSError:
+        except BaseException:
             aside.rename(target)
             raise
         shutil.rmtree(aside, ignore_errors=True)
     _sync(target.parent)
+
+
+def _beside(target: Path, state: str) -> Path:
+    return target.with_name(f".{target.name}.{uuid4().hex[:8]}.{state}")
+
+
+def _written_for(path: Path, target_name: str, states: str) -> bool:
+    name = rf"\.{re.escape(target_name)}\.[0-9a-f]{{8}}\.({states})"
+    return re.fullmatch(name, path.name) is not None
+
+
+def is_leftover(path: str | os.PathLike[str], target_name: str) -> bool:
+    """Return whether a killed :func:`write_folder_atomically` left this, and nobody needs it.
+
+    Args:
+        path: A file or folder.
+        target_name: Name, without its parents, of the folder that was being written beside it.
+
+    Returns:
+        True for the hidden names that are used for this target. False for everything else, and
+        for a folder that stepped aside while the target is missing: it is the only copy.
+
+    Example:
+        >>> is_leftover(".model.0123abcd.partial", "model"), is_leftover(".model.old", "model")
+        (True, False)
+    """
+    path = Path(path)
+    if _written_for(path, target_name, "replaced"):
+        return path.with_name(target_name).exists()
+    return _written_for(path, target_name, "partial")
+
+
+def _restore(target: Path) -> None:
+    """Put back the folder that stepped aside for a replacement that never came."""
+    if target.exists() or not target.parent.is_dir():
+        return
+    aside = [p for p in target.parent.iterdir() if _written_for(p, target.name, "replaced")]
+    if aside:
+        max(aside, key=lambda path: path.stat().st_mtime_ns).rename(target)

@@ -7,12 +7,22 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transformers import GenerationConfig, PreTrainedConfig
+from huggingface_hub.errors import StrictDataclassError
+from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
-from ropewalk.errors import CheckpointError, ConfigError
+from ropewalk.errors import CheckpointError, ConfigError, RopewalkError
+from ropewalk.models.exchange import check_path, reason, shown
+from ropewalk.models.known_fields import (
+    MODEL_TYPE,
+    TRANSFORMERS_MODEL_TYPE,
+    check_dtype,
+    check_model_type,
+    refuse_generation,
+    refuse_unknown,
+)
 from ropewalk.spec import RopeSpec, spec_from_rope_parameters
-from ropewalk.spec.checks import choice, integer, real
+from ropewalk.spec.checks import abridged, boolean, choice, integer, real
 
 if TYPE_CHECKING:
     import os
@@ -26,9 +36,6 @@ ATTENTION_IMPLEMENTATIONS = ("sdpa", "eager")
 
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 
-TRANSFORMERS_MODEL_TYPE = "roformer"
-MODEL_TYPE = "ropewalk_roformer"
-
 _SIZES = (
     "vocab_size",
     "hidden_size",
@@ -41,21 +48,17 @@ _SIZES = (
     "num_labels",
 )
 
-# What transformers reads or once wrote into config.json beside the declared fields, and what
-# BERT converters left there. None of it changes what an encoder computes.
-# fmt: off
-_INERT_FIELDS = frozenset((
-    "model_type", "name_or_path", "_name_or_path", "_commit_hash", "auto_map", "tokenizer_class",
-    "torch_dtype", "num_labels", "output_attentions", "attn_implementation",
-    "experts_implementation", "_attn_implementation_autoset", "quantization_config",
-    "gradient_checkpointing", "finetuning_task", "task_specific_params", "prefix", "sep_token_id",
-    "decoder_start_token_id", "torchscript", "use_bfloat16", "tf_legacy_loss",
-    "tie_encoder_decoder", "cross_attention_hidden_size", "summary_type", "summary_use_proj",
-    "summary_activation", "summary_proj_to_labels", "summary_first_dropout",
-    "summary_last_dropout", "directionality", "pooler_fc_size", "pooler_num_attention_heads",
-    "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type",
-))
-# fmt: on
+_FLAGS = (
+    "rotary_value",
+    "tie_word_embeddings",
+    "sparse_prediction",
+    "use_cache",
+    "output_hidden_states",
+    "return_dict",
+)
+
+ACTIVATIONS = frozenset(ACT2FN) - {"prelu", "xielu"}
+"""What ``hidden_act`` may be: the activations of transformers that have no parameters."""
 
 
 class RopewalkRoFormerConfig(PreTrainedConfig):
@@ -69,13 +72,15 @@ class RopewalkRoFormerConfig(PreTrainedConfig):
         num_hidden_layers: Number of layers.
         num_attention_heads: Heads per layer.
         intermediate_size: Width of the feed-forward part.
-        hidden_act: Name of an activation in transformers; "gelu" is the exact one (erf).
+        hidden_act: Name of an activation in transformers that has no parameters; "gelu" is the
+            exact one (erf).
         hidden_dropout_prob: Dropout of embeddings, projections and heads, 0 to 1.
         attention_probs_dropout_prob: Dropout of attention weights, 0 to 1.
         max_position_embeddings: Length the model is trained at. Only "learned" positions are
             limited by it.
         type_vocab_size: Rows of the token type embedding.
-        initializer_range: Standard deviation of fresh weights.
+        initializer_range: Standard deviation of fresh weights, and root mean square of
+            "sinusoidal" positions.
         layer_norm_eps: Epsilon of the layer norms.
         pad_token_id: Token whose embedding starts as zero and gets no gradient, or None.
         bos_token_id: Kept for tokenizers.
@@ -134,19 +139,42 @@ class RopewalkRoFormerConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         """Refuse what is not known, fill in what follows from other fields, and check all."""
-        _check_model_type(kwargs.pop("model_type", MODEL_TYPE))
-        _refuse_unknown(kwargs)
+        check_model_type(kwargs.pop("model_type", MODEL_TYPE))
+        refuse_unknown(kwargs)
         if self.embedding_size is None:
             self.embedding_size = self.hidden_size  # type: ignore[unreachable]
+        for name in ("dtype", "torch_dtype"):
+            check_dtype(name, self.dtype if name == "dtype" else kwargs.get(name))
+        if kwargs.get("num_labels") is not None:
+            integer("num_labels", kwargs["num_labels"], at_least=1)
+        if self.id2label is not None and not isinstance(self.id2label, dict):
+            raise ConfigError(f"id2label must be a dictionary; got {abridged(self.id2label)}")
         # The base class would fill in a rotation for encodings that have none.
         given, self.rope_parameters = self.rope_parameters, None
-        super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
+        try:
+            super().__post_init__(**kwargs)  # type: ignore[no-untyped-call]
+        except RopewalkError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"config has a field of a wrong kind: {reason(error)}") from error
         if given is None:
             given = {} if self._rotates else None
         if isinstance(given, dict):
             given = {"rope_type": "default", "rope_theta": 10_000.0} | given
         self.rope_parameters = given
         self.validate()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set a field; transformers checks the types of those it declares for every model."""
+        if name == "problem_type":
+            choice(name, value, (None, *PROBLEM_TYPES))
+        try:
+            super().__setattr__(name, value)  # type: ignore[no-untyped-call]
+        except StrictDataclassError as error:
+            declared = self.__dataclass_fields__[name].type
+            raise ConfigError(
+                f"{name} must be of type {declared}; got {abridged(value)}"
+            ) from error
 
     @property
     def head_dim(self) -> int:
@@ -164,8 +192,15 @@ class RopewalkRoFormerConfig(PreTrainedConfig):
 
     @property
     def is_vanilla(self) -> bool:
-        """Whether transformers' own RoFormer computes the same function with the same weights."""
-        return self._rotates and self.rope_spec == RopeSpec(self.head_dim, "interleaved")
+        """Whether transformers' own RoFormer computes the same function with the same weights.
+
+        With chunks of more than one token it refuses rows that are not a multiple of them.
+        """
+        return (
+            self._rotates
+            and self.rope_spec == RopeSpec(self.head_dim, "interleaved")
+            and self.chunk_size_feed_forward <= 1
+        )
 
     @property
     def _rotates(self) -> bool:
@@ -174,36 +209,48 @@ class RopewalkRoFormerConfig(PreTrainedConfig):
     def validate(self) -> None:
         """Check every field that decides what the model computes; runs again at every save.
 
+        Numbers get the type that transformers demands of them.
+
         Raises:
             ConfigError: A field is out of range or contradicts another.
         """
         for name in _SIZES:
-            integer(name, getattr(self, name), at_least=1)
+            setattr(self, name, integer(name, getattr(self, name), at_least=1))
         integer("chunk_size_feed_forward", self.chunk_size_feed_forward, at_least=0)
         for name in ("initializer_range", "layer_norm_eps"):
-            real(name, getattr(self, name), above=0.0)
+            setattr(self, name, real(name, getattr(self, name), above=0.0))
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-            if not 0.0 <= real(name, getattr(self, name)) <= 1.0:
-                raise ConfigError(f"{name} must be between 0 and 1; got {getattr(self, name)!r}")
-        for name in ("rotary_value", "tie_word_embeddings", "sparse_prediction"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"{name} must be True or False; got {getattr(self, name)!r}")
-        if str(self.hidden_act) not in ACT2FN:
+            probability = real(name, getattr(self, name))
+            if not 0.0 <= probability <= 1.0:
+                raise ConfigError(f"{name} must be between 0 and 1; got {probability!r}")
+            setattr(self, name, probability)
+        for name in _FLAGS:
+            boolean(name, getattr(self, name))
+        # A parameter of the activation would have no name that both implementations know.
+        if not isinstance(self.hidden_act, str) or self.hidden_act not in ACTIVATIONS:  # type: ignore[redundant-expr]
             raise ConfigError(
-                "hidden_act must name an activation of transformers, such as 'gelu' or 'relu'; "
-                f"got {self.hidden_act!r}"
+                "hidden_act must name an activation of transformers without parameters, such as "
+                f"'gelu' or 'relu'; got {abridged(self.hidden_act)}"
             )
-        if self.pad_token_id is not None:
-            integer("pad_token_id", self.pad_token_id, at_least=0)
-            if self.pad_token_id >= self.vocab_size:
-                raise ConfigError(
-                    f"pad_token_id must be less than vocab_size={self.vocab_size}; "
-                    f"got {self.pad_token_id}"
-                )
+        self._check_tokens()
         choice("attn_implementation", self._attn_implementation, (None, *ATTENTION_IMPLEMENTATIONS))
-        choice("problem_type", self.problem_type, (None, *PROBLEM_TYPES))
         self._check_encoder_only()
         self._check_positions()
+
+    def check_readable(self) -> None:
+        """Make sure that this config can be written, and read back.
+
+        Raises:
+            ConfigError: A field is out of range, unknown, or not possible in JSON.
+        """
+        self.validate()
+        declared = {field.name for field in dataclasses.fields(self)}
+        refuse_generation({k: v for k, v in vars(self).items() if k not in declared})
+        try:
+            fields = json.loads(self.to_json_string())
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(f"config cannot be written as JSON: {reason(error)}") from error
+        self.from_dict(fields)
 
     @classmethod
     def get_config_dict(
@@ -222,18 +269,28 @@ class RopewalkRoFormerConfig(PreTrainedConfig):
             CheckpointError: There is no such file, it is not JSON, or it describes another model.
         """
         path = pretrained_model_name_or_path
-        if Path(path).is_absolute() and not Path(path).exists():
-            raise CheckpointError(f"{path} must be the folder of a saved model; it does not exist")
+        check_path(path)
         try:
+            if Path(path).is_absolute() and not Path(path).exists():
+                raise CheckpointError(
+                    f"{shown(path)} must be the folder of a saved model; it does not exist"
+                )
             fields, rest = super().get_config_dict(path, **kwargs)
-        except OSError as error:
-            reason = " ".join(str(error).split())
-            raise CheckpointError(f"{path} has no readable config.json: {reason}") from error
+        except (RopewalkError, MemoryError):
+            raise
         except (TypeError, AttributeError) as error:
-            raise CheckpointError(f"{path} has a config.json that is not a JSON object") from error
-        if not isinstance(fields, dict) or not fields:  # type: ignore[redundant-expr]
-            raise CheckpointError(f"{path} has no config.json with the fields of a model")
-        _check_model_type(fields.get("model_type"), f" in {path}")
+            raise CheckpointError(
+                f"{shown(path)} has a config.json that is not a JSON object"
+            ) from error
+        except Exception as error:
+            raise CheckpointError(
+                f"{shown(path)} has no readable config.json: {reason(error)}"
+            ) from error
+        if not isinstance(fields, dict):
+            raise CheckpointError(f"{shown(path)} has a config.json that is not a JSON object")
+        if not fields:
+            raise CheckpointError(f"{shown(path)} has no config.json with the fields of a model")
+        check_model_type(fields.get("model_type"), f" in {shown(path)}")
         return fields | {"model_type": MODEL_TYPE}, rest
 
     @classmethod
@@ -287,6 +344,21 @@ class RopewalkRoFormerConfig(PreTrainedConfig):
         if getattr(self, "pruned_heads", None):
             raise ConfigError(f"pruned_heads must be empty; got {self.pruned_heads!r}")
 
+    def _check_tokens(self) -> None:
+        if self.pad_token_id is not None:
+            integer("pad_token_id", self.pad_token_id, at_least=0)
+            if self.pad_token_id >= self.vocab_size:
+                raise ConfigError(
+                    f"pad_token_id must be less than vocab_size={self.vocab_size}; "
+                    f"got {abridged(self.pad_token_id)}"
+                )
+        if self.bos_token_id is not None:
+            integer("bos_token_id", self.bos_token_id, at_least=0)
+        ends = self.eos_token_id if isinstance(self.eos_token_id, list) else [self.eos_token_id]
+        for end in ends:
+            if end is not None:
+                integer("eos_token_id", end, at_least=0)
+
     def _check_positions(self) -> None:
         choice("position_encoding", self.position_encoding, POSITION_ENCODINGS)
         if self.hidden_size % self.num_attention_heads:
@@ -318,29 +390,6 @@ class RopewalkRoFormerConfig(PreTrainedConfig):
                 "embedding_size must be even for position_encoding='sinusoidal'; "
                 f"got {self.embedding_size}"
             )
-
-
-def _check_model_type(model_type: object, where: str = "") -> None:
-    known = (TRANSFORMERS_MODEL_TYPE, MODEL_TYPE)
-    if model_type not in known:
-        raise CheckpointError(
-            f"model_type{where} must be {' or '.join(map(repr, known))}; got {model_type!r}; "
-            "this is another kind of model"
-        )
-
-
-def _refuse_unknown(fields: dict[str, Any]) -> None:
-    unknown = sorted(set(fields) - _INERT_FIELDS - {"pruned_heads"})
-    if unknown:
-        # Generation settings of old configs; transformers drops them as well.
-        unknown = sorted(set(unknown) - set(GenerationConfig().to_dict()))
-    if not unknown:
-        return
-    name = unknown[0]
-    remedy = "remove it if the model is a plain RoFormer without it"
-    if name in ("rope_theta", "rope_scaling"):
-        remedy = "give rope_parameters={'rope_type': ..., 'rope_theta': ...}"
-    raise ConfigError(f"config has the unknown field {name!r}; got {fields[name]!r}; {remedy}")
 
 
 RoFormerConfig = RopewalkRoFormerConfig

@@ -14,8 +14,15 @@ from transformers.modeling_outputs import BaseModelOutput
 from ropewalk.errors import CheckpointError, ConfigError
 from ropewalk.models import exchange, inputs
 from ropewalk.models.config import ATTENTION_IMPLEMENTATIONS, RopewalkRoFormerConfig
-from ropewalk.models.layers import RoFormerEmbeddings, RoFormerLayer, table_dtype
+from ropewalk.models.layers import RoFormerEmbeddings, RoFormerLayer
 from ropewalk.rotary import RotaryEmbedding, RotaryTable
+from ropewalk.rotary.apply import arithmetic_dtype
+
+_BUILT_IN = (
+    "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+    "intermediate_size", "hidden_act", "type_vocab_size", "layer_norm_eps", "rotary_value",
+    "position_encoding", "tie_word_embeddings",
+)  # fmt: skip
 
 
 class RoFormerPreTrainedModel(PreTrainedModel):
@@ -37,6 +44,8 @@ class RoFormerPreTrainedModel(PreTrainedModel):
     # Prefix of the head's parameters, and whether a checkpoint may come without them.
     _head: ClassVar[str | None] = None
     _fresh_head: ClassVar[bool] = False
+    # Config fields that were built into the modules, and decide what they compute.
+    _built_in: ClassVar[tuple[str, ...]] = _BUILT_IN
 
     def __init__(self, config: RopewalkRoFormerConfig, *inputs: Any, **kwargs: Any) -> None:
         if not isinstance(config, RopewalkRoFormerConfig):
@@ -47,6 +56,31 @@ class RoFormerPreTrainedModel(PreTrainedModel):
             )
         config.validate()  # fields may have been set since it was made
         super().__init__(config, *inputs, **kwargs)
+        self._built = self._describe()
+
+    def _describe(self) -> dict[str, Any]:
+        """Return what the config says now of what is built into the modules."""
+        config = self.config
+        names = list(self._built_in)
+        if config.position_encoding == "learned":
+            names.append("max_position_embeddings")
+        elif config.position_encoding == "sinusoidal":
+            names.append("initializer_range")
+        return {name: getattr(config, name) for name in names} | {
+            "rope_parameters": config.rope_spec
+        }
+
+    def _check_config(self) -> None:
+        """Refuse to write a config that does not describe the modules, or cannot be read back."""
+        self.config.check_readable()
+        now = self._describe()
+        words: Any = self.get_input_embeddings()  # resizing changes it
+        for name, built in (self._built | {"vocab_size": words.weight.shape[0]}).items():
+            if now.get(name) != built:
+                raise ConfigError(
+                    f"config.{name} must be what the model was built with, {built!r}, to save it; "
+                    f"got {now.get(name)!r}; put it back, or build a model with the new config"
+                )
 
     @classmethod
     def from_pretrained(
@@ -77,6 +111,8 @@ class RoFormerPreTrainedModel(PreTrainedModel):
             ConfigError: The config has a field that is unknown or out of range.
         """
         path = pretrained_model_name_or_path
+        if path is not None or not {"config", "state_dict"} <= kwargs.keys():
+            exchange.check_path(path)
         if not kwargs.get("weights_only", True):
             raise ConfigError(
                 "weights_only must be True, since a pickle can run any code; got False"
@@ -111,7 +147,8 @@ class RoFormerPreTrainedModel(PreTrainedModel):
         """Write config and weights, readable by plain transformers where it can compute the model.
 
         Then the constant table that transformers expects is written too, so that it reports
-        nothing missing there.
+        nothing missing there. Weight files of an earlier save that are not part of this one are
+        removed once it is complete, since loading might prefer them.
 
         Args:
             save_directory: Folder, made if missing.
@@ -121,20 +158,32 @@ class RoFormerPreTrainedModel(PreTrainedModel):
 
         Raises:
             CheckpointError: The folder cannot be written, e.g. because the disk is full.
+            ConfigError: The config was changed since the model was built, so that it does not
+                describe it any more, or could not be read back.
         """
-        if Path(save_directory).is_file():
-            raise CheckpointError(f"save_directory must be a folder; got the file {save_directory}")
+        exchange.check_path(save_directory)
+        self._check_config()
+        state_dict = dict(self.state_dict() if state_dict is None else state_dict)
+        if not self.config.tie_word_embeddings and exchange.BIAS_KEY in state_dict:
+            # transformers wants both names then, but files hold shared memory once.
+            state_dict[exchange.BIAS_KEY] = state_dict[exchange.BIAS_KEY].clone()
         spec = self.config.rope_spec
         if spec is not None and self.config.is_vanilla:
-            state_dict = dict(self.state_dict() if state_dict is None else state_dict)
             prefix = "" if self.base_model is self else f"{self.base_model_prefix}."
             state_dict[prefix + exchange.TABLE_KEY] = exchange.position_table(
                 spec, self.config.max_position_embeddings
             ).to(self.dtype)
         with exchange.writing_errors(save_directory):
+            if Path(save_directory).is_file():
+                raise CheckpointError(
+                    "save_directory must be a folder; got the file "
+                    f"{exchange.shown(save_directory)}"
+                )
             super().save_pretrained(
                 save_directory, is_main_process=is_main_process, state_dict=state_dict, **kwargs
             )
+            if is_main_process and not kwargs.get("distributed_checkpoint"):
+                exchange.remove_older_weights(Path(save_directory), kwargs.get("variant"))
 
 
 class RoFormerEncoder(nn.Module):
@@ -180,7 +229,7 @@ class RoFormerEncoder(nn.Module):
         """
         table: RotaryTable | None = None
         if self.rope is not None:
-            table = self.rope.table(position_ids, dtype=table_dtype(hidden))
+            table = self.rope.table(position_ids, dtype=arithmetic_dtype(hidden.dtype))
         states: tuple[Tensor, ...] = (hidden,) if keep_states else ()
         maps: tuple[Tensor, ...] = ()
         for layer in self.layer:
@@ -264,7 +313,8 @@ class RoFormerModel(RoFormerPreTrainedModel):
             ``hidden_states`` and ``attentions``.
 
         Raises:
-            ShapeError: Shapes do not fit together, or the mask is not of zeros and ones.
+            ShapeError: Shapes do not fit together, something is not a tensor of the right dtype,
+                a token does not exist, or the mask is not of zeros and ones.
             ConfigError: Both or neither of ``input_ids`` and ``inputs_embeds``; a position past
                 the learned table; documents whose positions are not given although they matter.
         """
@@ -279,7 +329,7 @@ class RoFormerModel(RoFormerPreTrainedModel):
             output_attentions = config.output_attentions
         if output_hidden_states is None:
             output_hidden_states = config.output_hidden_states
-        shape, device = inputs.rows(input_ids, inputs_embeds)
+        shape, device = inputs.rows(config, input_ids, token_type_ids, inputs_embeds)
         if input_ids is not None and document_ids is None:
             self.warn_if_padding_and_no_attention_mask(  # type: ignore[no-untyped-call]
                 input_ids, attention_mask

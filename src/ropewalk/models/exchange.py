@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import pickle
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -23,16 +23,18 @@ from transformers.utils import (
 from transformers.utils.hub import cached_file
 
 from ropewalk.errors import CheckpointError, RopewalkError
+from ropewalk.rotary import RotaryEmbedding
 from ropewalk.spec import RopeSpec
+from ropewalk.spec.checks import abridged
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable, Iterator
 
     from torch import nn
 
 
 TABLE_KEY = "encoder.embed_positions.weight"
+BIAS_KEY = "cls.predictions.bias"
 
 # Heads of other tasks, which an encoder may be taken from.
 _HEADS = ("cls.", "classifier.", "qa_outputs.", "discriminator_predictions.", "generator_")
@@ -57,8 +59,8 @@ def position_table(spec: RopeSpec, rows: int) -> Tensor:
         >>> position_table(RopeSpec(4, "interleaved"), rows=1)
         tensor([[0., 0., 1., 1.]])
     """
-    angles = np.arange(rows, dtype=np.float64)[:, None] * spec.inv_freq()
-    return torch.from_numpy(np.concatenate((np.sin(angles), np.cos(angles)), axis=1)).float()
+    cos, sin = RotaryEmbedding(spec).table(torch.arange(rows), dtype=torch.float64)
+    return torch.cat((sin, cos), dim=-1).float()
 
 
 def check_table(table: Tensor, head_dim: int, source: str) -> None:
@@ -185,9 +187,7 @@ def _weight_files(path: str | os.PathLike[str], options: dict[str, Any]) -> Iter
         return found
 
     for name in names:
-        if variant := options.get("variant"):
-            stem, _, extension = name.rpartition(".")
-            name = f"{stem}.{variant}.{extension}"
+        name = _named(name, options.get("variant"))
         file = find(name)
         if file is None:
             continue
@@ -198,6 +198,30 @@ def _weight_files(path: str | os.PathLike[str], options: dict[str, Any]) -> Iter
         holding = {shard for key, shard in shards.items() if key.endswith(TABLE_KEY)}
         yield from (found for shard in sorted(holding) if (found := find(shard)))
         return
+
+
+def _named(name: str, variant: str | None) -> str:
+    stem, _, extension = name.rpartition(".")
+    return f"{stem}.{variant}.{extension}" if variant else name
+
+
+def remove_older_weights(folder: Path, variant: str | None) -> None:
+    """Remove the weight files that an earlier save left beside those of the last one.
+
+    Args:
+        folder: Where a save, which removes older shards itself, was just completed.
+        variant: Of that save; files of other variants stay.
+    """
+    safe, torchs = _named(SAFE_WEIGHTS_NAME, variant), _named(WEIGHTS_NAME, variant)
+    sharded = any(folder.glob(safe.replace(".safetensors", "-*-of-*.safetensors")))
+    for pattern in (
+        safe if sharded else _named(SAFE_WEIGHTS_INDEX_NAME, variant),
+        torchs,
+        torchs.replace(".bin", "-*-of-*.bin"),
+        _named(WEIGHTS_INDEX_NAME, variant),
+    ):
+        for path in folder.glob(pattern):
+            path.unlink()
 
 
 def check_loaded(
@@ -263,19 +287,20 @@ def loading_errors(path: object) -> Iterator[None]:
         path: What is being loaded, for the message.
 
     Raises:
-        CheckpointError: The block raised an error of the file system or of a file format.
+        CheckpointError: The block raised any error but those of ropewalk and of full memory.
     """
     try:
         yield
-    except (RopewalkError, torch.OutOfMemoryError):
+    except (RopewalkError, MemoryError, torch.OutOfMemoryError):
         raise
     except (pickle.UnpicklingError, EOFError) as error:
         # torch's own message recommends to load such a file by running its code.
         raise CheckpointError(
-            f"{path} cannot be loaded: its .bin file is damaged, or holds more than tensors"
+            f"{shown(path)} cannot be loaded: its .bin file is damaged, or holds more than tensors"
         ) from error
-    except (OSError, SafetensorError, RuntimeError, KeyError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"{path} cannot be loaded: {_reason(error)}") from error
+    except Exception as error:
+        # Nobody can list what parsers and loaders raise for files that are not what they expect.
+        raise CheckpointError(f"{shown(path)} cannot be loaded: {reason(error)}") from error
 
 
 @contextmanager
@@ -286,25 +311,64 @@ def writing_errors(path: object) -> Iterator[None]:
         path: What is being written, for the message.
 
     Raises:
-        CheckpointError: The file system refused, e.g. because it is full.
+        CheckpointError: The file system refused, e.g. because it is full, or because no file can
+            have such a name.
     """
     try:
         yield
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path} cannot be written: {_reason(error)}") from error
+        raise CheckpointError(f"{shown(path)} cannot be written: {reason(error)}") from error
+    except ValueError as error:
+        # What Python says of a zero byte in a path.
+        if "embedded null" not in str(error):
+            raise
+        raise CheckpointError(f"{shown(path)} cannot be written: {reason(error)}") from error
     except RuntimeError as error:
         # torch.save reports a failed write under this general class, without a reason.
         if not any(mark in str(error) for mark in ("PytorchStreamWriter", "inline_container.cc")):
             raise
         raise CheckpointError(
-            f"{path} cannot be written: a file came out short; is the disk full, or the size of "
-            "files limited?"
+            f"{shown(path)} cannot be written: a file came out short; is the disk full, or the "
+            "size of files limited?"
         ) from error
 
 
-def _reason(error: BaseException, limit: int = 240) -> str:
+def check_path(path: object) -> None:
+    """Refuse what cannot be the path of a model folder.
+
+    Args:
+        path: What a caller gave as one.
+
+    Raises:
+        CheckpointError: Neither a string nor a path.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise CheckpointError(
+            f"the folder of a saved model must be a string or a path; got {abridged(path)}"
+        )
+
+
+def shown(path: object) -> str:
+    """Return a path as it can stand in a message of one line.
+
+    Args:
+        path: Any path, or what was given as one.
+    """
+    return _one_line(str(path))
+
+
+def reason(error: BaseException) -> str:
+    """Return the class of an error and the first line of its message.
+
+    Args:
+        error: Raised by another library.
+    """
     lines = str(error).strip().splitlines() or [""]
-    text = f"{type(error).__name__}: {lines[0]}"
+    return f"{type(error).__name__}: {_one_line(lines[0])}"
+
+
+def _one_line(text: str, limit: int = 300) -> str:
+    text = text if text.isprintable() else repr(text)
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 

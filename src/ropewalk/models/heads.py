@@ -11,14 +11,17 @@ from transformers import initialization
 from transformers.activations import ACT2FN
 from transformers.modeling_outputs import MaskedLMOutput, SequenceClassifierOutput
 
-from ropewalk.errors import ShapeError
 from ropewalk.models.config import RopewalkRoFormerConfig
 from ropewalk.models.encoder import RoFormerModel, RoFormerPreTrainedModel
-from ropewalk.models.exchange import forgive_tied
-from ropewalk.models.inputs import pack, readable
-
-IGNORED_LABEL = -100
-"""Label of tokens that are not to be predicted, as everywhere in torch and transformers."""
+from ropewalk.models.exchange import BIAS_KEY, forgive_tied
+from ropewalk.models.inputs import (
+    IGNORED_LABEL,
+    check_numbers,
+    class_labels,
+    masked_tokens,
+    pack,
+    readable,
+)
 
 
 class RoFormerPredictionTransform(nn.Module):
@@ -126,6 +129,31 @@ class RoFormerForMaskedLM(RoFormerPreTrainedModel):
         if isinstance(module, RoFormerLMPredictionHead):
             initialization.zeros_(module.bias)
 
+    def tie_weights(
+        self, missing_keys: set[str] | None = None, recompute_mapping: bool = True
+    ) -> None:
+        """Share the parameters that are one, after building, loading or replacing some.
+
+        The bias of the decoder has a second name in checkpoints. With
+        ``tie_word_embeddings=False`` transformers keeps a second parameter under it that nothing
+        reads; here both names stay one parameter, so that every parameter has a gradient.
+
+        Args:
+            missing_keys: What a checkpoint lacked; changed in place.
+            recompute_mapping: As in transformers.
+        """
+        super().tie_weights(missing_keys, recompute_mapping)
+        if self.config.tie_word_embeddings:
+            return
+        head, decoder = self.cls.predictions, "cls.predictions.decoder.bias"
+        missing = set() if missing_keys is None else missing_keys
+        if decoder in missing and BIAS_KEY not in missing:
+            # Saved by transformers after resizing, when they were one and stored once.
+            head.decoder.bias = head.bias
+            missing.discard(decoder)
+        head.bias = head.decoder.bias
+        missing.discard(BIAS_KEY)
+
     def get_output_embeddings(self) -> nn.Module:
         """Return the layer that scores the vocabulary."""
         return self.cls.predictions.decoder
@@ -177,7 +205,7 @@ class RoFormerForMaskedLM(RoFormerPreTrainedModel):
             masked ones depends on the data. The loss of a batch without masked tokens is 0.
 
         Raises:
-            ShapeError: ``labels`` or another input has a shape that does not fit.
+            ShapeError: ``labels`` or another input has a shape, dtype or value that does not fit.
             ConfigError: As in :meth:`RoFormerModel.forward`.
         """
         outputs = self.roformer(
@@ -193,13 +221,13 @@ class RoFormerForMaskedLM(RoFormerPreTrainedModel):
         )
         hidden = outputs.last_hidden_state
         if labels is not None:
-            if labels.shape != hidden.shape[:2]:
-                raise ShapeError(
-                    f"labels must be {tuple(hidden.shape[:2])}; got {tuple(labels.shape)}"
-                )
-            if self.config.sparse_prediction and readable(labels):
+            masked_tokens(labels, (hidden.shape[0], hidden.shape[1]))
+            if readable(labels):
                 masked = labels != IGNORED_LABEL
-                hidden, labels = hidden[masked], labels[masked]
+                chosen = labels[masked]
+                check_numbers("labels", chosen, self.config.vocab_size, "vocab_size - 1, or -100")
+                if self.config.sparse_prediction:
+                    hidden, labels = hidden[masked], chosen
         logits = self.cls(hidden)
         loss = None if labels is None else masked_lm_loss(logits, labels, num_items_in_batch)
         return pack(
@@ -282,6 +310,7 @@ class RoFormerForSequenceClassification(RoFormerPreTrainedModel):
         torch.Size([1, 2])
     """
 
+    _built_in = (*RoFormerPreTrainedModel._built_in, "num_labels")
     _head = "classifier."
     _fresh_head = True
     # The loss is a mean over rows; Trainer divides it among accumulated batches.
@@ -327,7 +356,7 @@ class RoFormerForSequenceClassification(RoFormerPreTrainedModel):
             ``logits`` ``(batch, num_labels)``; with labels also ``loss``.
 
         Raises:
-            ShapeError: An input has a shape that does not fit.
+            ShapeError: ``labels`` or another input has a shape, dtype or value that does not fit.
             ConfigError: As in :meth:`RoFormerModel.forward`.
         """
         outputs = self.roformer(
@@ -344,6 +373,7 @@ class RoFormerForSequenceClassification(RoFormerPreTrainedModel):
         logits = self.classifier(outputs.last_hidden_state)
         loss: Any = None
         if labels is not None:
+            class_labels(self.config, labels, logits.shape[0])
             loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
         return pack(
             SequenceClassifierOutput(

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 Output = TypeVar("Output", bound=ModelOutput)
 
+IGNORED_LABEL = -100
+"""Label of what is not to be predicted, as everywhere in torch and transformers."""
+
 
 def readable(tensor: Tensor) -> bool:
     """Return whether the values of a tensor may decide what is computed: not while tracing.
@@ -26,18 +29,51 @@ def readable(tensor: Tensor) -> bool:
     return not (is_tracing(tensor) or tensor.is_meta)
 
 
-def rows(
-    input_ids: Tensor | None, inputs_embeds: Tensor | None
-) -> tuple[tuple[int, int], torch.device]:
-    """Return (batch, seq) and the device of whichever input is given.
+def _tensor(name: str, value: object) -> None:
+    if not isinstance(value, Tensor):
+        raise ShapeError(f"{name} must be a torch tensor; got a {type(value).__name__}")
+
+
+def check_numbers(name: str, tensor: Tensor, size: int, rule: str) -> None:
+    """Refuse what cannot index a table: torch's own error names neither, and kills a GPU process.
 
     Args:
+        name: The argument.
+        tensor: What was given; its values are checked unless a graph is traced.
+        size: Rows of the table.
+        rule: What sets the size, for the message.
+
+    Raises:
+        ShapeError: Not integers, or one is negative or too large.
+    """
+    if tensor.dtype not in (torch.int64, torch.int32):
+        raise ShapeError(f"{name} must be of dtype torch.int64; got {tensor.dtype}")
+    if readable(tensor) and tensor.numel():
+        lowest, highest = (int(end) for end in torch.aminmax(tensor))
+        if lowest < 0 or highest >= size:
+            raise ShapeError(
+                f"{name} must be from 0 to {size - 1} ({rule}); "
+                f"got {lowest if lowest < 0 else highest}"
+            )
+
+
+def rows(
+    config: RopewalkRoFormerConfig,
+    input_ids: Tensor | None,
+    token_type_ids: Tensor | None,
+    inputs_embeds: Tensor | None,
+) -> tuple[tuple[int, int], torch.device]:
+    """Check the tokens; return (batch, seq) and the device of whichever input is given.
+
+    Args:
+        config: The model's configuration.
         input_ids: ``(batch, seq)``, or None.
+        token_type_ids: ``(batch, seq)``, or None.
         inputs_embeds: ``(batch, seq, embedding_size)``, or None.
 
     Raises:
         ConfigError: Both or neither is given.
-        ShapeError: Wrong number of dimensions, or rows without tokens.
+        ShapeError: Wrong shape or dtype, rows without tokens, or a token that does not exist.
     """
     if input_ids is not None and inputs_embeds is None:
         name, tokens, expected = "input_ids", input_ids, "(batch, seq)"
@@ -46,11 +82,26 @@ def rows(
     else:
         given = "neither" if input_ids is None else "both"
         raise ConfigError(f"exactly one of input_ids and inputs_embeds must be given; got {given}")
+    _tensor(name, tokens)
     if tokens.ndim != expected.count(",") + 1:
         raise ShapeError(f"{name} must be {expected}; got {tuple(tokens.shape)}")
     if tokens.shape[1] == 0:
         raise ShapeError(f"{name} must have at least one token per row; got {tuple(tokens.shape)}")
-    return (tokens.shape[0], tokens.shape[1]), tokens.device
+    shape = (tokens.shape[0], tokens.shape[1])
+    if input_ids is not None:
+        check_numbers("input_ids", input_ids, config.vocab_size, "vocab_size - 1")
+    if token_type_ids is not None:
+        _shaped("token_type_ids", token_type_ids, shape)
+        check_numbers(
+            "token_type_ids", token_type_ids, config.type_vocab_size, "type_vocab_size - 1"
+        )
+    return shape, tokens.device
+
+
+def _shaped(name: str, value: Tensor, shape: tuple[int, ...]) -> None:
+    _tensor(name, value)
+    if tuple(value.shape) != shape:
+        raise ShapeError(f"{name} must be {shape}; got {tuple(value.shape)}")
 
 
 def visible_keys(
@@ -73,8 +124,8 @@ def visible_keys(
         ShapeError: Shapes do not fit, or the mask holds something else than zeros and ones.
     """
     for name, given in (("attention_mask", attention_mask), ("document_ids", document_ids)):
-        if given is not None and tuple(given.shape) != shape:
-            raise ShapeError(f"{name} must be {shape}; got {tuple(given.shape)}")
+        if given is not None:
+            _shaped(name, given, shape)
     mask: Tensor | None = None
     if attention_mask is not None:
         real = attention_mask == 1
@@ -132,6 +183,7 @@ def positions(
         if config.position_encoding == "learned":
             _check_table(0, length - 1, length, config.max_position_embeddings)
         return torch.arange(length, device=device)
+    _tensor("position_ids", position_ids)
     if tuple(position_ids.shape) not in ((length,), (1, length), shape):
         raise ShapeError(
             f"position_ids must be ({length},) or {shape}; got {tuple(position_ids.shape)}"
@@ -158,6 +210,52 @@ def _check_table(lowest: int, highest: int, length: int, size: int) -> None:
         f"position_encoding='learned' has a table of {size} positions (max_position_embeddings); "
         f"got rows of {length} tokens; use position_encoding='rope' for longer ones"
     )
+
+
+def masked_tokens(labels: Tensor, shape: tuple[int, int]) -> None:
+    """Check the labels of a masked language model, but for their values.
+
+    Args:
+        labels: ``(batch, seq)`` integers.
+        shape: (batch, seq).
+
+    Raises:
+        ShapeError: Another shape or dtype.
+    """
+    _shaped("labels", labels, shape)
+    if labels.dtype != torch.int64:
+        raise ShapeError(f"labels must be of dtype torch.int64; got {labels.dtype}")
+
+
+def class_labels(config: RopewalkRoFormerConfig, labels: Tensor, batch: int) -> None:
+    """Check the labels of a classifier against the loss that transformers chooses for them.
+
+    Args:
+        config: The model's configuration; its ``problem_type`` may be None.
+        labels: ``(batch,)`` or ``(batch, num_labels)``.
+        batch: Number of rows.
+
+    Raises:
+        ShapeError: Shape or dtype is not that of the loss, or there is no such class.
+    """
+    _tensor("labels", labels)
+    assert config.num_labels is not None
+    size = config.num_labels
+    kind = config.problem_type
+    if kind is None and size == 1:
+        kind = "regression"
+    elif kind is None:
+        real = labels.is_floating_point()
+        kind = "multi_label_classification" if real else "single_label_classification"
+    if kind == "single_label_classification":
+        _shaped("labels", labels, (batch,))
+        kept = labels[labels != IGNORED_LABEL] if readable(labels) else labels
+        check_numbers("labels", kept, size, "num_labels - 1")
+        return
+    if not labels.is_floating_point():
+        raise ShapeError(f"labels must be real numbers for {kind}; got {labels.dtype}")
+    if not (size == 1 and tuple(labels.shape) == (batch,)):
+        _shaped("labels", labels, (batch, size))
 
 
 def pack(output: Output, return_dict: bool | None) -> Output | tuple[Tensor, ...]:

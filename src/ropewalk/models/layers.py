@@ -6,6 +6,7 @@ Layers are post-norm, as in BERT. Module attributes are parameter names of publi
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,6 +17,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ropewalk.attention import softmax_attention
 from ropewalk.rotary import RotaryEmbedding, RotaryTable
+from ropewalk.rotary.apply import arithmetic_dtype
 from ropewalk.spec import RopeSpec
 
 if TYPE_CHECKING:
@@ -25,8 +27,14 @@ if TYPE_CHECKING:
 class RoFormerEmbeddings(nn.Module):
     """Add word, token type and, for the absolute encodings, position embeddings.
 
+    Sinusoidal positions are scaled to the size of fresh word embeddings, since the layer norm
+    after the sum would otherwise leave little of the words. Vaswani et al. scale the words up.
+
     Args:
         config: The model's configuration.
+
+    References:
+        Vaswani et al., 2017, arXiv:1706.03762, sections 3.4 and 3.5.
     """
 
     def __init__(self, config: RopewalkRoFormerConfig) -> None:
@@ -40,6 +48,8 @@ class RoFormerEmbeddings(nn.Module):
             self.position_embeddings = nn.Embedding(config.max_position_embeddings, width)
         elif config.position_encoding == "sinusoidal":
             self.waves = RotaryEmbedding(RopeSpec(width, "interleaved"))
+            # Waves of amplitude 1 have a root mean square of 1 / sqrt(2).
+            self.amplitude = math.sqrt(2.0) * config.initializer_range
         self.position_encoding = config.position_encoding
         self.LayerNorm = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
@@ -66,19 +76,10 @@ class RoFormerEmbeddings(nn.Module):
         if self.position_encoding == "learned":
             embeddings = embeddings + self.position_embeddings(position_ids)
         elif self.position_encoding == "sinusoidal":
-            waves = sinusoids(self.waves, position_ids, dtype=table_dtype(embeddings))
-            embeddings = embeddings + waves.to(embeddings.dtype)
+            waves = sinusoids(self.waves, position_ids, dtype=arithmetic_dtype(embeddings.dtype))
+            embeddings = embeddings + (self.amplitude * waves).to(embeddings.dtype)
         embedded: Tensor = self.dropout(self.LayerNorm(embeddings))
         return embedded
-
-
-def table_dtype(like: Tensor) -> torch.dtype:
-    """Return the dtype of tables for a model that computes in the dtype of ``like``.
-
-    Args:
-        like: Activations.
-    """
-    return torch.float64 if like.dtype == torch.float64 else torch.float32
 
 
 def sinusoids(
@@ -116,7 +117,8 @@ class RoFormerSelfAttention(nn.Module):
 
     def __init__(self, config: RopewalkRoFormerConfig) -> None:
         super().__init__()
-        self.head_dim = config.head_dim
+        # Both sizes, since an empty batch does not tell one from the other.
+        self.heads = (config.num_attention_heads, config.head_dim)
         self.query = nn.Linear(config.hidden_size, config.hidden_size)
         self.key = nn.Linear(config.hidden_size, config.hidden_size)
         self.value = nn.Linear(config.hidden_size, config.hidden_size)
@@ -136,7 +138,7 @@ class RoFormerSelfAttention(nn.Module):
             mask: Broadcastable to ``(batch, heads, seq, seq)``, bool, True where a query may look.
             explicit: Spell the softmax out instead of calling the fused kernel.
         """
-        heads = (*hidden.shape[:-1], -1, self.head_dim)
+        heads = (*hidden.shape[:-1], *self.heads)
         # (batch, heads, seq, head_dim)
         query = self.query(hidden).view(heads).transpose(1, 2)
         key = self.key(hidden).view(heads).transpose(1, 2)

@@ -27,11 +27,24 @@ if TYPE_CHECKING:
     from ropewalk.recipes.training import TrainingSettings
 
 
+def plain_console(*, shown: bool) -> Console:
+    """Return a console on the standard error stream that prints text as it is.
+
+    Names of files may look like the markup that a console would act on.
+
+    Args:
+        shown: Whether anything is shown at all.
+    """
+    return Console(
+        stderr=True, quiet=not shown, markup=False, emoji=False, highlight=False, soft_wrap=True
+    )
+
+
 class Pace(TrainerCallback):
     """Decide after each step what is due; the last step is always logged, evaluated and saved.
 
-    A checkpoint or an evaluation ends the stretch over which the loss is averaged, so the
-    history of a resumed run has the same stretches as that of an uninterrupted one.
+    A checkpoint that is due or an evaluation ends the stretch over which the loss is averaged. An
+    interrupt does not, so the history of a resumed run is that of an uninterrupted one.
 
     Args:
         settings: The intervals.
@@ -65,8 +78,9 @@ class Pace(TrainerCallback):
             control.should_training_stop = True
         control.should_evaluate = self._evaluates and due(settings.eval_every)
         control.should_save = due(settings.save_every) or self._interrupt.is_set()
+        # An interrupt does not end a stretch: the loss so far goes on through the checkpoint.
         control.should_log = (
-            due(settings.log_every) or control.should_evaluate or control.should_save
+            due(settings.log_every) or control.should_evaluate or due(settings.save_every)
         )
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
@@ -79,9 +93,10 @@ class Pace(TrainerCallback):
             **kwargs: ``logs``, what was measured.
 
         Raises:
-            ConfigError: The training loss is infinite or not a number.
+            ConfigError: The training or validation loss is infinite or not a number.
         """
-        loss = kwargs["logs"].get("loss", 0.0)
+        logs = kwargs["logs"]
+        loss = logs.get("loss", logs.get("eval_loss", 0.0))
         if not math.isfinite(loss):
             raise ConfigError(
                 f"learning_rate={self._settings.learning_rate:g} makes training diverge: the loss "
@@ -117,10 +132,10 @@ class Show(TrainerCallback):
         if state.global_step:
             self.line(f"goes on after step {state.global_step} of {state.max_steps}")
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[shown]}"),
+            TextColumn("{task.fields[shown]}", markup=False),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=self._console,
@@ -171,7 +186,7 @@ class Show(TrainerCallback):
         Args:
             text: What the run has to say.
         """
-        self._console.print(f"{self._label}: {text}", highlight=False, soft_wrap=True)
+        self._console.print(f"{self._label}: {text}")
 
     def close(self) -> None:
         """Take the bar away."""

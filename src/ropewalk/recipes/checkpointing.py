@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from ropewalk.errors import CheckpointError
 from ropewalk.models import write_folder_atomically
+from ropewalk.models.checkpoints import is_leftover
 from ropewalk.recipes.callbacks import without_bars
+from ropewalk.spec.checks import integer, real
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -103,7 +105,8 @@ def write_manifest(folder: Path, *, step: int, seconds: float) -> None:
         if path.is_file()
     }
     content = {"format": 1, "step": step, "seconds": seconds, "files": files}
-    (folder / MANIFEST).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    text = json.dumps(content, indent=2, allow_nan=False)
+    (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
 def check(folder: Path) -> Checkpoint:
@@ -120,9 +123,10 @@ def check(folder: Path) -> Checkpoint:
     """
     try:
         content: Any = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        found = Checkpoint(folder, int(content["step"]), float(content["seconds"]))
+        step = integer("step", content["step"], at_least=0)
+        seconds = real("seconds", content["seconds"], at_least=0.0)
         entries = {name: _Entry(**entry) for name, entry in content["files"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = "is missing" if isinstance(error, FileNotFoundError) else "cannot be read"
         raise CheckpointError(f"{folder} is no whole checkpoint: {MANIFEST} {reason}") from error
     for name, entry in entries.items():
@@ -131,14 +135,14 @@ def check(folder: Path) -> Checkpoint:
             actual = _Entry(path.stat().st_size, entry.sha256)
             if actual.size == entry.size:
                 actual = _Entry.of(path)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
             raise CheckpointError(f"{folder} is no whole checkpoint: {name} is missing") from error
         if actual != entry:
             what = "size" if actual.size != entry.size else "checksum"
             raise CheckpointError(
                 f"{folder} is no whole checkpoint: the {what} of {name} is not the one recorded"
             )
-    return found
+    return Checkpoint(folder, step, seconds)
 
 
 def latest_checkpoint(folder: str | Path) -> Checkpoint | None:
@@ -199,7 +203,8 @@ def keep_newest(folder: str | Path, count: int, *, step: int) -> None:
     for number in found.keys() - set(kept):
         shutil.rmtree(found[number], ignore_errors=True)
     for path in where.glob(".checkpoint-*"):
-        shutil.rmtree(path, ignore_errors=True)
+        if is_leftover(path, path.name[1:].split(".")[0]):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _steps(where: Path) -> dict[int, Path]:

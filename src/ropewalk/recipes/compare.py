@@ -8,41 +8,61 @@ the rows, the masked tokens, and the initial weights where shapes agree. What is
 
 from __future__ import annotations
 
-import copy
-from dataclasses import dataclass, replace
+import math
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from rich.console import Console
 
-from ropewalk.analysis.measures import IGNORED_LABEL
-from ropewalk.data import MaskedLanguageModeling, PackedBlocks
-from ropewalk.errors import ConfigError, DataError
-from ropewalk.models import RoFormerForMaskedLM
+from ropewalk.errors import ConfigError
+from ropewalk.recipes.callbacks import plain_console
 from ropewalk.recipes.checkpointing import save_model
+from ropewalk.recipes.comparison_run import (
+    INPUTS,
+    RunInputs,
+    check_run,
+    run_folder,
+    run_one,
+    run_side_by_side,
+)
 from ropewalk.recipes.comparison_settings import SCALINGS, ComparisonSettings, load_settings
 from ropewalk.recipes.estimate import estimate
 from ropewalk.recipes.findings import Run, findings
-from ropewalk.recipes.inputs import PreparedData, prepare_data
+from ropewalk.recipes.inputs import PreparedData, check_masked, prepare_data
 from ropewalk.recipes.lengths import LengthPoint, LengthTask, length_task, loss_by_length, spread
 from ropewalk.recipes.loop import arguments
-from ropewalk.recipes.outputs import check_output, open_output
+from ropewalk.recipes.outputs import (
+    MODEL_FILES,
+    TRAINING_FILES,
+    check_output,
+    open_output,
+    under,
+)
 from ropewalk.recipes.report import Comparison, surroundings, write_report
-from ropewalk.recipes.runs import write_text
+from ropewalk.recipes.runs import RESULT, write_text
 from ropewalk.recipes.sentences import DEFAULT_SENTENCES, Blank, fill, held_out_blanks
 from ropewalk.recipes.settings import to_toml
-from ropewalk.recipes.training import train
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from rich.console import Console
 
     from ropewalk.models import RoFormerConfig
 
 __all__ = ["SCALINGS", "ComparisonResult", "ComparisonSettings", "compare", "load_settings"]
 
 RECIPE = "compare"
-CONTENTS = ("runs", "models", "report.html", "report.json", "config.toml")
+CONTENTS = (
+    "report.html",
+    "report.json",
+    "config.toml",
+    *under("runs/*-[0-9]*", TRAINING_FILES),
+    *under("models/*", MODEL_FILES),
+    *under(INPUTS, (*MODEL_FILES, "*.npy")),
+)
 
 
 @dataclass(frozen=True)
@@ -73,8 +93,9 @@ def compare(
     """Train one encoder for each encoding and seed, measure them alike, and write the report.
 
     Every run has the same number of steps; there is no limit of time, which would make the result
-    depend on the machine. An interrupted comparison is continued with ``resume``: finished runs
-    are read, the interrupted one goes on from its checkpoint. Encodings and seeds may be added so.
+    depend on the machine. Several runs go on side by side where there are threads for them. An
+    interrupted comparison is continued with ``resume``: finished runs are read, interrupted ones go
+    on from their checkpoints. Encodings and seeds may be added that way.
 
     Args:
         settings: What to compare, on what, and how.
@@ -96,10 +117,59 @@ def compare(
     # What cannot be built is refused before a long text is read.
     for config in _configs(settings, settings.data.vocab_size, 0):
         config.validate()
-    target = Path(settings.output).expanduser()
-    check_output(target, RECIPE, CONTENTS, resume=resume, overwrite=overwrite)
+    options = {"resume": resume, "overwrite": overwrite}
+    sources = settings.data.sources
+    target = check_output(settings.output, RECIPE, CONTENTS, **options, sources=sources)
+    material = _material(settings)
+    console = plain_console(shown=progress)
+    # Nothing may be written, and nothing deleted, that a later check would regret.
+    for encoding, seed in settings.runs:
+        check_run(settings, material.inputs, encoding, seed, fresh=overwrite)
+    division = _division(settings, given.device)
+    # What is measured here is measured as it was trained.
+    with threads(division[1]), open_output(target, RECIPE, CONTENTS, **options):
+        for line in _plan(settings, material, given.device, division):
+            console.print(line)
+        table = {key: value for key, value in settings.table().items() if key != "output"}
+        write_text(target / "config.toml", to_toml(table) + "\n")
+        try:
+            runs, points = _train_all(settings, material, console, division)
+        except KeyboardInterrupt:
+            console.print(f"stopped; continue with resume (--resume) in {target}")
+            raise
+        models = {encoding: target / "models" / encoding for encoding in settings.encodings}
+        comparison = Comparison(
+            settings=settings,
+            findings=findings(runs),
+            runs=tuple(runs),
+            lengths=tuple(points),
+            filled=tuple(fill(material.blanks, models)),
+            corpus=material.facts,
+            surroundings=surroundings(given.device, *division),
+            command=command,
+        )
+        write_report(comparison, target)
+    return ComparisonResult(
+        target / "report.html", target / "report.json", target / "models", comparison
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Material:
+    """What all models of a comparison read."""
+
+    inputs: RunInputs
+    task: LengthTask
+    blanks: list[Blank]
+    facts: dict[str, Any]
+
+
+def _material(settings: ComparisonSettings) -> _Material:
     data = prepare_data(settings.data, seed=0)
     blanks = _blanks(settings, data)
+    held_out = spread(data.validation_set.blocks, settings.eval_rows)
+    inputs = RunInputs(data.tokenizer, data.train_set.blocks, held_out)
+    check_masked(inputs.validation_set(settings), data.corpus)
     task = length_task(
         data.validation_documents,
         data.tokenizer,
@@ -107,112 +177,70 @@ def compare(
         mask_probability=settings.data.mask_probability,
         whole_word=settings.data.whole_word,
     )
-    validation = _masked(
-        spread(data.validation_set.blocks, settings.eval_rows), data, settings, seed=0
-    )
-    rows = (validation[index] for index in range(len(validation)))
-    if not any((row["labels"] != IGNORED_LABEL).any() for row in rows):
-        raise DataError(
-            f"the held-out part of {data.corpus} must have a masked token to be evaluated on; "
-            f"got none in {len(validation)} rows; give more text"
-        )
-    console = Console(stderr=True, quiet=not progress, soft_wrap=True, highlight=False)
-    for line in _plan(settings, data, validation, given.device):
-        console.print(line)
-
-    open_output(target, RECIPE, CONTENTS, overwrite=overwrite)
-    table = {key: value for key, value in settings.table().items() if key != "output"}
-    write_text(target / "config.toml", to_toml(table) + "\n")
-    try:
-        runs, points = _train_all(settings, data, validation, task, console)
-    except KeyboardInterrupt:
-        console.print(f"stopped; continue with resume (--resume) in {target}")
-        raise
-    models = {encoding: target / "models" / encoding for encoding in settings.encodings}
-    comparison = Comparison(
-        settings=settings,
-        findings=findings(runs),
-        runs=tuple(runs),
-        lengths=tuple(points),
-        filled=tuple(fill(blanks, models)),
-        corpus=_corpus(data, validation),
-        surroundings=surroundings(given.device),
-        command=command,
-    )
-    write_report(comparison, target)
-    return ComparisonResult(
-        target / "report.html", target / "report.json", target / "models", comparison
-    )
+    facts = {
+        "name": data.corpus,
+        "fingerprint": data.fingerprint,
+        "characters": data.characters,
+        "train_documents": len(data.train_documents),
+        "validation_documents": len(data.validation_documents),
+        "train_rows": len(data.train_set),
+        "validation_rows": len(held_out),
+        "validation_rows_available": len(data.validation_set),
+        "vocabulary": len(data.tokenizer),
+    }
+    return _Material(inputs, task, blanks, facts)
 
 
 def _train_all(
     settings: ComparisonSettings,
-    data: PreparedData,
-    validation: MaskedLanguageModeling,
-    task: LengthTask,
+    material: _Material,
     console: Console,
+    division: tuple[int, int],
 ) -> tuple[list[Run], list[LengthPoint]]:
-    """Train every model; save and measure at several lengths those of the first seed."""
+    """Train every model that is not trained yet; save and measure those of the first seed."""
     runs: list[Run] = []
     points: list[LengthPoint] = []
-    target = Path(settings.output).expanduser()
-    for seed in settings.seeds:
-        for encoding in settings.encodings:
-            model, run = _run(settings, data, validation, encoding, seed, quiet=console.quiet)
-            runs.append(run)
-            if seed != settings.seeds[0]:
-                continue
-            save_model(model, data.tokenizer, target / "models" / encoding)
-            if settings.eval_lengths:
-                console.print(f"{encoding}: losses at {', '.join(settings.eval_lengths)}")
-                precision = settings.training.precision
-                points += loss_by_length(model, task, settings.eval_scaling, precision=precision)
+    target, inputs = Path(settings.output).expanduser(), material.inputs
+    jobs, share = division
+    waiting = [key for key in settings.runs if not (run_folder(settings, *key) / RESULT).is_file()]
+    if jobs > 1 and len(waiting) > 1:
+        run_side_by_side(
+            settings, inputs, waiting, jobs=jobs, threads=share, progress=not console.quiet
+        )
+    for encoding, seed in settings.runs:
+        model, run = run_one(settings, inputs, encoding, seed, progress=not console.quiet)
+        runs.append(run)
+        if seed != settings.seeds[0]:
+            continue
+        save_model(model, inputs.tokenizer, target / "models" / encoding)
+        if settings.eval_lengths:
+            console.print(f"{encoding}: losses at {', '.join(settings.eval_lengths)}")
+            rules, precision = settings.eval_scaling, settings.training.precision
+            points += loss_by_length(model, material.task, rules, precision=precision)
     return runs, points
 
 
-def initial_model(config: RoFormerConfig, seed: int) -> RoFormerForMaskedLM:
-    """Return a fresh model whose weights do not depend on its position encoding.
+def _division(settings: ComparisonSettings, device: torch.device) -> tuple[int, int]:
+    """Return how many runs go on at the same time, and the threads of each."""
+    available = torch.get_num_threads()
+    jobs = settings.jobs or (available if device.type == "cpu" else 1)
+    jobs = min(jobs, len(settings.runs))
+    return jobs, max(1, available // jobs)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Let torch compute with so many threads.
 
     Args:
-        config: The model's. Only a table of learned positions has no counterpart elsewhere.
-        seed: Seed of the weights; torch's generator is left seeded with it.
+        count: How many.
     """
-    plain = copy.deepcopy(config)
-    plain.position_encoding, plain.rope_parameters = "none", None
-    torch.manual_seed(seed)
-    shared = RoFormerForMaskedLM(plain)
-    torch.manual_seed(seed)
-    model = RoFormerForMaskedLM(config)
-    model.load_state_dict(shared.state_dict(), strict=False)
-    return model
-
-
-def _run(
-    settings: ComparisonSettings,
-    data: PreparedData,
-    validation: MaskedLanguageModeling,
-    encoding: str,
-    seed: int,
-    *,
-    quiet: bool,
-) -> tuple[RoFormerForMaskedLM, Run]:
-    """Train one model, or read what an earlier call has trained."""
-    config = settings.config(
-        encoding, vocab_size=len(data.tokenizer), pad_token_id=data.tokenizer.pad_token_id
-    )
-    model = initial_model(config, seed)
-    result = train(
-        model,
-        _masked(data.train_set.blocks, data, settings, seed),
-        validation,
-        replace(settings.training, seed=seed),
-        folder=Path(settings.output).expanduser() / "runs" / f"{encoding}-{seed}",
-        resume=True,
-        progress=not quiet,
-        label=f"{encoding}, seed {seed}",
-        device=settings.device,
-    )
-    return model, Run(encoding, seed, model.num_parameters(), result)
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _configs(
@@ -225,18 +253,6 @@ def _configs(
     if "rope" in settings.encodings and max(settings.ratios, default=1.0) > 1:
         for rule in settings.eval_scaling:
             yield settings.config("rope", **sizes, scaling=rule, factor=2.0)  # type: ignore[arg-type]
-
-
-def _masked(
-    blocks: PackedBlocks, data: PreparedData, settings: ComparisonSettings, seed: int
-) -> MaskedLanguageModeling:
-    return MaskedLanguageModeling(
-        blocks,
-        data.tokenizer,
-        probability=settings.data.mask_probability,
-        whole_word=settings.data.whole_word,
-        seed=seed,
-    )
 
 
 def _blanks(settings: ComparisonSettings, data: PreparedData) -> list[Blank]:
@@ -260,28 +276,14 @@ def _blanks(settings: ComparisonSettings, data: PreparedData) -> list[Blank]:
     return kept
 
 
-def _corpus(data: PreparedData, validation: MaskedLanguageModeling) -> dict[str, Any]:
-    return {
-        "name": data.corpus,
-        "fingerprint": data.fingerprint,
-        "characters": data.characters,
-        "train_documents": len(data.train_documents),
-        "validation_documents": len(data.validation_documents),
-        "train_rows": len(data.train_set),
-        "validation_rows": len(validation),
-        "validation_rows_available": len(data.validation_set),
-        "vocabulary": len(data.tokenizer),
-    }
-
-
 def _plan(
     settings: ComparisonSettings,
-    data: PreparedData,
-    validation: MaskedLanguageModeling,
+    material: _Material,
     device: torch.device,
+    division: tuple[int, int],
 ) -> Iterator[str]:
-    training, length = settings.training, settings.data.block_size
-    config = settings.config(settings.encodings[0], vocab_size=len(data.tokenizer), pad_token_id=0)
+    training, length, facts = settings.training, settings.data.block_size, material.facts
+    config = settings.config(settings.encodings[0], vocab_size=facts["vocabulary"], pad_token_id=0)
     costs = estimate(
         config,
         training,
@@ -289,11 +291,13 @@ def _plan(
         device=device,
         mask_probability=settings.data.mask_probability,
     )
-    runs = len(settings.encodings) * len(settings.seeds)
-    seconds = costs.seconds_per_step * training.steps * runs
+    jobs, _ = division
+    runs = len(settings.runs)
+    seconds = costs.seconds_per_step * training.steps * math.ceil(runs / jobs)
     yield (
-        f"text      {data.corpus}: {data.characters:,} characters, {len(data.train_set):,} rows "
-        f"of {length} tokens to train on, {len(validation):,} held-out rows to evaluate on"
+        f"text      {facts['name']}: {facts['characters']:,} characters, "
+        f"{facts['train_rows']:,} rows of {length} tokens to train on, "
+        f"{facts['validation_rows']:,} held-out rows to evaluate on"
     )
     yield (
         f"models    {', '.join(settings.encodings)}: {config.num_hidden_layers} layers x "
@@ -302,9 +306,9 @@ def _plan(
     )
     yield (
         f"training  {runs} runs of {training.steps:,} steps of {training.batch_size} x {length} "
-        f"tokens, learning rate {training.learning_rate:g}, on {device.type}"
+        f"tokens, learning rate {training.learning_rate:g}, on {device.type}, {jobs} at a time"
     )
     yield (
         f"estimate  {seconds / 60:.1f} min for all without evaluations; "
-        f"memory {costs.total_bytes / 2**30:.2f} GiB"
+        f"memory {jobs * costs.total_bytes / 2**30:.2f} GiB for weights and activations"
     )

@@ -7,14 +7,21 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ropewalk.data.batching import SMALLEST_PIECE
+from ropewalk.data.batching import LONGEST_PIECE, SMALLEST_PIECE
+from ropewalk.data.files import given_path
 from ropewalk.errors import ConfigError
 from ropewalk.models import POSITION_ENCODINGS
 from ropewalk.recipes.fill_mask import MASK
 from ropewalk.recipes.inputs import DataSettings
 from ropewalk.recipes.pretrain_settings import ModelSettings
-from ropewalk.recipes.settings import build, check_keys, load_toml, merge
-from ropewalk.recipes.training import DEVICES, TrainingSettings
+from ropewalk.recipes.settings import assemble
+from ropewalk.recipes.training import (
+    DEVICES,
+    LARGEST_COUNT,
+    LARGEST_SEED,
+    MOST_WORKERS,
+    TrainingSettings,
+)
 from ropewalk.spec.checks import choice, integer
 
 if TYPE_CHECKING:
@@ -45,6 +52,8 @@ class ComparisonSettings:
         model: The model, but for its encoding; ``rope_parameters`` are those of rope.
         training: The training, but for its seed.
         device: "auto", "cpu" or "cuda".
+        jobs: Runs to train at the same time, each in a process of its own with an equal share of
+            the threads. 0 means one for each thread of a CPU, and one on an accelerator.
 
     Raises:
         ConfigError: A setting is out of range, unknown or repeated.
@@ -63,36 +72,43 @@ class ComparisonSettings:
         default_factory=lambda: TrainingSettings(
             steps=600,
             batch_size=16,
-            learning_rate=1e-3,
+            learning_rate=2e-3,
             eval_every=50,
             save_every=200,
             keep_checkpoints=1,
         )
     )
     device: str = "auto"
+    jobs: int = 0
 
     def __post_init__(self) -> None:
-        output: object = self.output
-        if not (isinstance(output, str) and output):
-            raise ConfigError(f"output must be the path of a folder; got {output!r}")
+        given_path("output", self.output)
         choice("device", self.device, DEVICES)
         _distinct("encodings", self.encodings)
         for encoding in self.encodings:
             choice("encodings", encoding, POSITION_ENCODINGS)
         _distinct("seeds", self.seeds)
         for seed in self.seeds:
-            integer("seeds", seed, at_least=0)
+            integer("seeds", seed, at_least=0, at_most=LARGEST_SEED)
         _distinct("eval_scaling", self.eval_scaling)
         for rule in self.eval_scaling:
             choice("eval_scaling", rule, SCALINGS)
-        integer("eval_rows", self.eval_rows, at_least=0)
+        integer("eval_rows", self.eval_rows, at_least=0, at_most=LARGEST_COUNT)
+        integer("jobs", self.jobs, at_least=0, at_most=MOST_WORKERS)
         self._check_lengths()
         self._check_elsewhere()
+        _distinct("sentences", self.sentences, may_be_empty=True)
         for sentence in self.sentences:
-            if MASK not in str(sentence):
+            given: object = sentence
+            if not isinstance(given, str) or MASK not in given:
                 raise ConfigError(
-                    f"sentences must each have a {MASK} where a word is missing; got {sentence!r}"
+                    f"sentences must each have a {MASK} where a word is missing; got {given!r:.80}"
                 )
+
+    @property
+    def runs(self) -> tuple[tuple[str, int], ...]:
+        """Encoding and seed of every run, in order."""
+        return tuple((encoding, seed) for seed in self.seeds for encoding in self.encodings)
 
     @property
     def ratios(self) -> tuple[float, ...]:
@@ -144,13 +160,13 @@ class ComparisonSettings:
         return tables
 
     def _check_lengths(self) -> None:
-        ratios = [_ratio(word) for word in self.eval_lengths]
-        _distinct("eval_lengths", tuple(ratios), may_be_empty=True)
-        for word, ratio in zip(self.eval_lengths, ratios, strict=True):
-            if self.context(ratio) < SMALLEST_PIECE:
+        _distinct("eval_lengths", self.eval_lengths, may_be_empty=True)
+        _distinct("eval_lengths", self.ratios, may_be_empty=True)
+        for ratio in self.ratios:
+            if not SMALLEST_PIECE <= ratio * self.data.block_size <= LONGEST_PIECE:
                 raise ConfigError(
-                    f"eval_lengths must give at least {SMALLEST_PIECE} tokens; got {word!r} of "
-                    f"block_size={self.data.block_size}"
+                    f"eval_lengths must give {SMALLEST_PIECE} to {LONGEST_PIECE} tokens; got "
+                    f"{ratio:g}x of block_size={self.data.block_size}"
                 )
 
     def _check_elsewhere(self) -> None:
@@ -188,19 +204,13 @@ def load_settings(
     Raises:
         ConfigError: A name or a value is refused, or there is no output folder.
     """
-    given = {} if config is None else load_toml(config)
-    check_keys(ComparisonSettings, given, str(config))
-    check_keys(ComparisonSettings, flags, "the call")
-    output = merge(given, flags).get("output")
-    if output is None:
-        raise ConfigError(
-            "output must name the folder for the results; give --output, or output in the config"
-        )
-    stored = Path(str(output)).expanduser() / "config.toml"
-    before = load_toml(stored) if resume and stored.is_file() else {}
-    check_keys(ComparisonSettings, before, str(stored))
-    defaults = ComparisonSettings(output="unused").table()
-    return build(ComparisonSettings, merge(defaults, before, given, flags))
+    return assemble(
+        ComparisonSettings,
+        flags,
+        defaults=ComparisonSettings(output="unused").table(),
+        config=config,
+        resume=resume,
+    )
 
 
 def _ratio(word: object) -> float:
@@ -215,7 +225,7 @@ def _ratio(word: object) -> float:
 def _distinct(name: str, values: tuple[Any, ...], *, may_be_empty: bool = False) -> None:
     given: object = values
     if not isinstance(given, tuple) or not (given or may_be_empty):
-        raise ConfigError(f"{name} must be a list with at least one entry; got {values!r}")
+        raise ConfigError(f"{name} must be a list with at least one entry; got {values!r:.80}")
     twice = [value for number, value in enumerate(values) if value in values[:number]]
     if twice:
-        raise ConfigError(f"{name} must not repeat a value; got {twice[0]!r} twice")
+        raise ConfigError(f"{name} must not repeat a value; got {twice[0]!r:.80} twice")

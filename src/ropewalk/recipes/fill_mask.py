@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from ropewalk.data import load_tokenizer
+from ropewalk.data.files import given_path
 from ropewalk.errors import CheckpointError, ConfigError, DataError
 from ropewalk.models import load_masked_lm
 from ropewalk.recipes.callbacks import without_bars
 from ropewalk.spec.checks import integer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 MASK = "[MASK]"
 """How a missing word is written, whatever the tokenizer's own token for it."""
@@ -24,12 +29,35 @@ class Candidate:
     Args:
         token: The token, as text.
         probability: The model's probability, 0 to 1.
-        text: The sentence with this mask filled, as the tokenizer writes it.
     """
 
     token: str
     probability: float
-    text: str
+    _sentence: _Sentence = field(repr=False)
+    _place: int = field(repr=False)
+    _identifier: int = field(repr=False)
+
+    @property
+    def text(self) -> str:
+        """The sentence with this mask filled, as the tokenizer writes it; made when asked for."""
+        return self._sentence.filled(self._place, self._identifier)
+
+
+@dataclass(frozen=True)
+class _Sentence:
+    """The tokens of a sentence with its masks, and how they are written."""
+
+    identifiers: tuple[int, ...]
+    tokenizer: PreTrainedTokenizerFast = field(compare=False)
+
+    def filled(self, place: int, identifier: int) -> str:
+        # All special tokens go but for the other masks and the candidate itself.
+        dropped = set(self.tokenizer.all_special_ids) - {self.tokenizer.mask_token_id}
+        before, after = (
+            [token for token in part if token not in dropped]
+            for part in (self.identifiers[:place], self.identifiers[place + 1 :])
+        )
+        return str(self.tokenizer.decode([*before, identifier, *after])).strip()
 
 
 class FillMask:
@@ -45,15 +73,16 @@ class FillMask:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        path = Path(folder).expanduser()
+        path = given_path("model", folder, error=CheckpointError)
         with without_bars():
             self.model = load_masked_lm(path)
         self.tokenizer = load_tokenizer(path)
         if self.tokenizer.mask_token is None:
             raise CheckpointError(f"the tokenizer in {str(folder)!r} has no mask token")
-        if len(self.tokenizer) > self.model.config.vocab_size:
+        largest = max(self.tokenizer.get_vocab().values())  # numbers may leave gaps
+        if largest >= self.model.config.vocab_size:
             raise CheckpointError(
-                f"the tokenizer in {str(folder)!r} has {len(self.tokenizer)} tokens, more than "
+                f"the tokenizer in {str(folder)!r} has a token of number {largest}, too large for "
                 f"vocab_size={self.model.config.vocab_size} of the model beside it"
             )
 
@@ -87,27 +116,13 @@ class FillMask:
             )
         logits = self.model(input_ids=ids).logits[0, places]
         probabilities, tokens = logits.float().softmax(-1).topk(top)
+        sentence = _Sentence(tuple(ids[0].tolist()), tokenizer)
         return [
             [
-                Candidate(
-                    token=str(tokenizer.decode([token])),
-                    probability=probability,
-                    text=self._filled(ids[0], int(place), token),
-                )
+                Candidate(str(tokenizer.decode([token])), probability, sentence, place, token)
                 for token, probability in zip(*row, strict=True)
             ]
-            for place, *row in zip(places, tokens.tolist(), probabilities.tolist(), strict=True)
+            for place, *row in zip(
+                places.tolist(), tokens.tolist(), probabilities.tolist(), strict=True
+            )
         ]
-
-    def _filled(self, ids: torch.Tensor, place: int, token: int) -> str:
-        filled = ids.clone()
-        filled[place] = token
-        # All special tokens go but for the other masks and the candidate itself.
-        kept = [
-            identifier
-            for position, identifier in enumerate(filled.tolist())
-            if position == place
-            or identifier == self.tokenizer.mask_token_id
-            or identifier not in self.tokenizer.all_special_ids
-        ]
-        return str(self.tokenizer.decode(kept)).strip()

@@ -205,26 +205,29 @@ def length_headline(points: Sequence[LengthPoint]) -> str:
     Args:
         points: All points of a comparison; empty where rope was not measured past its length.
     """
-    changes = {
-        (point.scaling, point.ratio): point.change
+    past = [
+        point
         for point in points
         if point.encoding == SUBJECT and point.change is not None and point.ratio > 1
-    }
-    if not changes:
+    ]
+    if not past:
         return ""
-    longest = max(ratio for _, ratio in changes)
-    at_longest = {rule: change for (rule, ratio), change in changes.items() if ratio == longest}
-    sentences = []
-    if "none" in at_longest:
-        sentences.append(
-            f"At {longest:g} times its trained length the loss of {SUBJECT} changes by "
-            f"{at_longest['none']:+.2f} nats on the same masked tokens"
-        )
-    repairs = {rule: change for rule, change in at_longest.items() if rule != "none"}
-    if repairs:
-        shown = ", ".join(f"{change:+.2f} with {rule} scaling" for rule, change in repairs.items())
-        sentences.append(f"{shown} of the same weights")
-    return "; ".join(sentences) + "."
+    longest = max(point.ratio for point in past)
+    shown = {point.scaling: _change(point) for point in past if point.ratio == longest}
+    parts = []
+    if "none" in shown:
+        parts.append(f"by {shown.pop('none')} nats without scaling")
+    parts += [f"by {change} nats with {rule} scaling" for rule, change in shown.items()]
+    return (
+        f"At {longest:g} times its trained length the loss of {SUBJECT} on the same masked tokens "
+        f"changes {', '.join(parts)}."
+    )
+
+
+def _change(point: LengthPoint) -> str:
+    error = point.change_standard_error
+    shown = "" if error is None else f" ± {error:.2f}"
+    return f"{point.change:+.2f}{shown}"
 
 
 def _finite(value: float) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ropewalk.analysis.measures import IGNORED_LABEL
 from ropewalk.data import (
     Corpus,
     MaskedLanguageModeling,
@@ -16,8 +17,8 @@ from ropewalk.data import (
     split_documents,
     train_tokenizer,
 )
-from ropewalk.data.batching import SMALLEST_PIECE
-from ropewalk.data.tokenizers import TOKENIZER_KINDS
+from ropewalk.data.batching import LONGEST_PIECE, SMALLEST_PIECE
+from ropewalk.data.tokenizers import MOST_TOKENS, TOKENIZER_KINDS
 from ropewalk.errors import ConfigError, DataError
 from ropewalk.spec.checks import choice, integer, real
 
@@ -67,18 +68,21 @@ class DataSettings:
         for name in ("sources", "dataset"):
             given = getattr(self, name)
             if not isinstance(given, tuple) or not all(isinstance(item, str) for item in given):
-                raise ConfigError(f"{name} must be a list of strings; got {given!r}")
+                raise ConfigError(f"{name} must be a list of strings; got {given!r:.80}")
+            if "" in given:  # an unset variable of the shell would name the working folder
+                raise ConfigError(f"{name} must not hold an empty string; got {given!r:.80}")
         for name in ("split", "field"):
             if not isinstance(getattr(self, name), str):
                 raise ConfigError(f"{name} must be a string; got {getattr(self, name)!r}")
-        if not (self.tokenizer is None or isinstance(self.tokenizer, str)):
-            raise ConfigError(f"tokenizer must be the path of a folder; got {self.tokenizer!r}")
+        tokenizer: object = self.tokenizer
+        if not (tokenizer is None or (isinstance(tokenizer, str) and tokenizer)):
+            raise ConfigError(f"tokenizer must be the path of a folder; got {tokenizer!r:.80}")
         for name in ("lowercase", "whole_word"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be true or false; got {getattr(self, name)!r}")
         choice("tokenizer_kind", self.tokenizer_kind, TOKENIZER_KINDS)
-        integer("vocab_size", self.vocab_size, at_least=1)
-        integer("block_size", self.block_size, at_least=SMALLEST_PIECE)
+        integer("vocab_size", self.vocab_size, at_least=1, at_most=MOST_TOKENS)
+        integer("block_size", self.block_size, at_least=SMALLEST_PIECE, at_most=LONGEST_PIECE)
         if not 0 < real("validation_fraction", self.validation_fraction) < 1:
             raise ConfigError(
                 f"validation_fraction must be in (0, 1); got {self.validation_fraction!r}"
@@ -120,7 +124,7 @@ def prepare_data(settings: DataSettings, *, seed: int) -> PreparedData:
         seed: Seed of the split and of the masking.
 
     Raises:
-        DataError: The text is missing, unreadable or too short.
+        DataError: The text is missing, unreadable or too short, or nothing of it is masked.
         ConfigError: The vocabulary is too small for the text.
         CheckpointError: The tokenizer cannot be loaded.
     """
@@ -153,6 +157,8 @@ def prepare_data(settings: DataSettings, *, seed: int) -> PreparedData:
             seed=seed,
         )
 
+    validation_set = masked(validation, "validation")
+    check_masked(validation_set, corpus.name)
     return PreparedData(
         corpus=corpus.name,
         fingerprint=corpus.fingerprint,
@@ -161,8 +167,27 @@ def prepare_data(settings: DataSettings, *, seed: int) -> PreparedData:
         validation_documents=validation,
         tokenizer=tokenizer,
         train_set=masked(train, "training"),
-        validation_set=masked(validation, "validation"),
+        validation_set=validation_set,
     )
+
+
+def check_masked(rows: MaskedLanguageModeling, corpus: str) -> None:
+    """Refuse rows to evaluate on of which nothing is to be predicted.
+
+    Args:
+        rows: The rows.
+        corpus: Name of the text.
+
+    Raises:
+        DataError: No token is masked.
+    """
+    labels = (rows[index]["labels"] for index in range(len(rows)))
+    if not any((row != IGNORED_LABEL).any() for row in labels):
+        raise DataError(
+            f"the held-out part of {corpus} must have a masked token to be evaluated on; got none "
+            f"in {len(rows)} rows with mask_probability={rows.probability:g}; give more text, or "
+            "mask more of it"
+        )
 
 
 def read(settings: DataSettings) -> Corpus:

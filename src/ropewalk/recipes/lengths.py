@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from torch import nn
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from transformers import PreTrainedTokenizerFast
 
+Status = Literal["measured", "not measured", "not possible"]
+"""Whether there is a loss; "not possible" for every text, or "not measured" for lack of one."""
 MOST_WINDOWS = 128
 """Windows to evaluate at each length, spread evenly over those that the text has."""
 
@@ -41,14 +43,16 @@ class LengthPoint:
         ratio: Context as a multiple of the trained length.
         length: Context in tokens.
         loss: Mean over the masked tokens, nats; None where the model cannot be evaluated.
-        standard_error: Of the loss, over windows.
+        standard_error: Of the loss, over documents.
         change: Loss minus that of the unscaled model at the trained length on the same tokens;
             None if that was not measured.
-        change_standard_error: Of the change, over windows.
+        change_standard_error: Of the change, over documents.
         accuracy: Share of the masked tokens predicted right, 0 to 1.
         tokens: Number of masked tokens.
         windows: Number of windows of text they are in.
-        note: Why there is no loss, otherwise empty.
+        documents: Number of documents that the windows are from.
+        status: Whether there is a loss, and if not, whether there could be one.
+        note: Why there is none, otherwise empty.
     """
 
     encoding: str
@@ -62,6 +66,8 @@ class LengthPoint:
     accuracy: float | None = None
     tokens: int = 0
     windows: int = 0
+    documents: int = 0
+    status: Status = "measured"
     note: str = ""
 
 
@@ -71,6 +77,7 @@ class LengthTask:
 
     Args:
         windows: Windows of the longest context that the text has.
+        documents: For each window, the number of its document among those used, from 0.
         contexts: Multiple of the trained length to context in tokens, ascending; those that
             ``windows`` can hold.
         missing: The others.
@@ -80,6 +87,7 @@ class LengthTask:
     """
 
     windows: PackedBlocks | None
+    documents: NDArray[np.int64]
     contexts: dict[float, int]
     missing: dict[float, int]
     tokenizer: PreTrainedTokenizerFast
@@ -110,7 +118,7 @@ def length_task(
     mask_probability: float,
     whole_word: bool,
 ) -> LengthTask:
-    """Cut the windows for the longest context that at least two windows of the text have.
+    """Cut the windows for the longest context that at least two documents have.
 
     Args:
         documents: Held-out texts.
@@ -122,18 +130,23 @@ def length_task(
     ascending = dict(sorted(contexts.items()))
     missing: dict[float, int] = {}
     windows = None
+    kept = np.zeros(0, dtype=np.int64)
     while ascending and windows is None:
         ratio, context = list(ascending.items())[-1]
         try:
-            windows = long_windows(documents, tokenizer, length=context)
+            found, numbers = long_windows(documents, tokenizer, length=context)
         except DataError:
-            windows = None
-        # One window has no standard error.
-        if windows is None or len(windows) < 2:
-            windows = None
+            found, numbers = None, np.zeros(0, dtype=np.int32)
+        # The windows of one document have no standard error: they are no independent samples.
+        if found is None or len(np.unique(numbers)) < 2:
             missing[ratio] = ascending.pop(ratio)
+        else:
+            rows = _spread_rows(len(found), MOST_WINDOWS)
+            windows = spread(found, MOST_WINDOWS)
+            kept = np.unique(numbers[rows], return_inverse=True)[1].astype(np.int64)
     return LengthTask(
-        windows=None if windows is None else spread(windows, MOST_WINDOWS),
+        windows=windows,
+        documents=kept,
         contexts=ascending,
         missing=dict(sorted(missing.items())),
         tokenizer=tokenizer,
@@ -171,18 +184,19 @@ def loss_by_length(
         rows = task.rows(context)
         for rule in {"none", *rules} if ratio > 1 else {"none"}:
             reader = model if rule == "none" else scaled_copy(model, rule, ratio)
-            known[rule, ratio] = _Sums.of(reader, rows, precision)
+            known[rule, ratio] = _Sums.of(reader, rows, task.documents, precision)
     points = []
     for rule in rules:
         for ratio, context in sorted([*task.contexts.items(), *task.missing.items()]):
+            status: Status = "measured"
             note = ""
             if ratio in task.missing:
-                note = f"fewer than two held-out windows of {context} tokens"
+                status, note = "not measured", f"fewer than two held-out texts of {context} tokens"
             elif encoding == "learned" and context > trained:
-                note = f"not possible: past the {trained} learned positions"
+                status, note = "not possible", f"past the {trained} learned positions"
             # A factor of 1 changes nothing, and text within the trained length needs none.
             sums = known.get((rule if ratio > 1 else "none", ratio))
-            point = LengthPoint(encoding, rule, ratio, context, note=note)
+            point = LengthPoint(encoding, rule, ratio, context, status=status, note=note)
             points.append(point if sums is None else sums.fill(point, known.get(("none", 1.0))))
     return points
 
@@ -225,35 +239,50 @@ def spread(blocks: PackedBlocks, most: int) -> PackedBlocks:
     """
     if not 0 < most < len(blocks):
         return blocks
-    rows = np.linspace(0, len(blocks) - 1, most).astype(int)
+    rows = _spread_rows(len(blocks), most)
     return PackedBlocks(*(array[rows] for array in vars(blocks).values()))
+
+
+def _spread_rows(count: int, most: int) -> NDArray[np.int64]:
+    """Return the numbers of at most so many rows, the first and the last among them."""
+    if not 0 < most < count:
+        return np.arange(count)
+    return np.linspace(0, count - 1, most).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
 class _Sums:
-    """Sums over the masked tokens of each window."""
+    """Sums over the masked tokens of each document."""
 
     nll: NDArray[np.float64]
     counts: NDArray[np.float64]
     total: MaskedLMScore
+    windows: int
 
     @classmethod
-    def of(cls, model: RoFormerForMaskedLM, rows: MaskedLanguageModeling, precision: str) -> _Sums:
+    def of(
+        cls,
+        model: RoFormerForMaskedLM,
+        rows: MaskedLanguageModeling,
+        documents: NDArray[np.int64],
+        precision: str,
+    ) -> _Sums:
         scores = [
             evaluate(model, Subset(rows, [row]), batch_size=1, precision=precision)
             for row in range(len(rows))
         ]
         return cls(
-            np.array([score.nll_sum for score in scores]),
-            np.array([float(score.count) for score in scores]),
+            np.bincount(documents, [score.nll_sum for score in scores]).astype(np.float64),
+            np.bincount(documents, [float(score.count) for score in scores]).astype(np.float64),
             sum(scores, start=MaskedLMScore(0.0, 0, 0)),
+            len(scores),
         )
 
     def fill(self, point: LengthPoint, reference: _Sums | None) -> LengthPoint:
         change = error = None
         if reference is not None:
             change = _number(self.total.loss - reference.total.loss)
-            # Same tokens on both sides: what makes a window hard cancels.
+            # Same tokens on both sides: what makes a document hard cancels.
             error = _number(ratio_standard_error(self.nll - reference.nll, self.counts))
         return LengthPoint(
             point.encoding,
@@ -266,7 +295,8 @@ class _Sums:
             change_standard_error=error,
             accuracy=_number(self.total.accuracy),
             tokens=self.total.count,
-            windows=len(self.counts),
+            windows=self.windows,
+            documents=len(self.counts),
         )
 
 

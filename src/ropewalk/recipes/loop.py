@@ -5,7 +5,9 @@ Each override names the behaviour of ``Trainer`` (5.24) that it replaces.
 
 from __future__ import annotations
 
+import json
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +15,9 @@ import torch
 from accelerate.utils import broadcast_object_list
 from torch.utils.data import SequentialSampler, default_collate
 from transformers import Trainer, TrainingArguments
-from transformers.trainer_callback import PrinterCallback
+from transformers.trainer_callback import PrinterCallback, TrainerState
 
-from ropewalk.errors import ConfigError
+from ropewalk.errors import CheckpointError, ConfigError
 from ropewalk.recipes.checkpointing import (
     Checkpoint,
     checkpoints_folder,
@@ -24,15 +26,21 @@ from ropewalk.recipes.checkpointing import (
     write_manifest,
 )
 from ropewalk.recipes.evaluation import evaluate
+from ropewalk.recipes.results import TrainingResult
 from ropewalk.recipes.stream import TrainingStream
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
     from transformers import TrainerCallback
 
     from ropewalk.models import RoFormerForMaskedLM
     from ropewalk.recipes.training import MaskedExamples, TrainingSettings
 
 STATE = "trainer_state.json"
+RUNNING = "running_loss.json"
+"""File of a checkpoint with the sum of the losses that are not logged yet."""
 
 
 class Loop(Trainer):
@@ -75,6 +83,8 @@ class Loop(Trainer):
         self._folder = folder
         self._seconds_before = 0.0
         self._started = self._paused = 0.0
+        self._unlogged = torch.tensor(0.0)
+        self._carried: tuple[float, int] | None = None
 
     def run(self, checkpoint: Checkpoint | None) -> float:
         """Train to the last step.
@@ -84,7 +94,12 @@ class Loop(Trainer):
 
         Returns:
             Training time of the whole run in seconds, without evaluating and saving.
+
+        Raises:
+            CheckpointError: The checkpoint does not hold what was written.
         """
+        if checkpoint is not None:
+            self._carried = _read_states(checkpoint)
         self._seconds_before = 0.0 if checkpoint is None else checkpoint.seconds
         self._started, self._paused = time.perf_counter(), 0.0
         self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint.folder))
@@ -93,6 +108,20 @@ class Loop(Trainer):
         self.accelerator.unwrap_model(self.model_wrapped, keep_fp32_wrapper=False)
         vars(self._masked_lm).pop("forward", None)
         return seconds
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Train on a batch; the first one after resuming carries the losses not logged yet."""
+        loss: Tensor = super().training_step(*args, **kwargs)
+        if self._carried is not None:
+            # Trainer starts a new stretch when it resumes.
+            carried, self._globalstep_last_logged = self._carried
+            self._carried = None
+            loss = loss + carried
+        return loss
+
+    def _maybe_log_save_evaluate(self, tr_loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        self._unlogged = tr_loss  # the sum itself, which logging sets to zero in place
+        super()._maybe_log_save_evaluate(tr_loss, *args, **kwargs)
 
     def _seconds(self) -> float:
         return self._seconds_before + time.perf_counter() - self._started - self._paused
@@ -150,6 +179,9 @@ class Loop(Trainer):
         self.accelerator.wait_for_everyone()
         if place is not None:
             self.state.save_to_json(str(place / STATE))
+            # Several processes only stop where the sum is zero.
+            running = {"sum": self._unlogged.item(), "since": self._globalstep_last_logged}
+            (place / RUNNING).write_text(json.dumps(running), encoding="utf-8")
             write_manifest(place, step=step, seconds=seconds)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
@@ -158,9 +190,47 @@ class Loop(Trainer):
         if self.args.should_save:
             self._masked_lm.save_pretrained(output_dir, state_dict=state_dict)
 
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        with _reading(checkpoint):
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        with _reading(checkpoint):
+            super()._load_scaler(checkpoint)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        with _reading(checkpoint):
+            super()._load_rng_state(checkpoint)
+
     def _load_from_checkpoint(self, resume_from_checkpoint: str, *_: Any, **__: Any) -> None:
         # Trainer loads with missing and unexpected parameters allowed.
         load_weights(self._masked_lm, Path(resume_from_checkpoint))
+
+
+@contextmanager
+def _reading(checkpoint: object) -> Iterator[None]:
+    """Name the checkpoint when a part of it is not what was written."""
+    try:
+        yield
+    # Damaged pickles raise what their reader happens to meet; none of it is about us.
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [""])[0][:200]
+        raise CheckpointError(
+            f"{checkpoint} does not hold the state of a training: {type(error).__name__}: "
+            f"{reason}; remove it to continue from an older one"
+        ) from error
+
+
+def _read_states(checkpoint: Checkpoint) -> tuple[float, int]:
+    """Check the state that Trainer reads, and return the loss not logged yet and its start."""
+    with _reading(checkpoint.folder):
+        state = TrainerState.load_from_json(str(checkpoint.folder / STATE))
+        if state.global_step != checkpoint.step:
+            raise ValueError(f"{STATE} is of step {state.global_step}, not {checkpoint.step}")
+        history = TrainingResult.from_log(state.log_history, steps=0, tokens=0, seconds=0.0)
+        TrainingResult.from_dict(history.to_dict())
+        running = json.loads((checkpoint.folder / RUNNING).read_text(encoding="utf-8"))
+        return float(running["sum"]), int(running["since"])
 
 
 def load_weights(model: RoFormerForMaskedLM, folder: Path) -> None:

@@ -47,8 +47,9 @@ figure svg text { font-family: inherit !important; }
 mark { padding: .05em .35em; border-radius: .25em; background: var(--wash); color: var(--accent);
   font-weight: 600; }
 .sentence { margin: 1.6rem 0 .3rem; font-size: 1.05rem; }
-.words td { text-align: left; white-space: normal; }
-.words td, .words th { width: 25%; }
+.words th, .words td { text-align: left; white-space: normal; }
+.words { table-layout: fixed; min-width: 34rem; }
+.words td { padding-right: 1.6rem; }
 .words ol { margin: 0; padding: 0; list-style: none; }
 .words li { display: flex; justify-content: space-between; gap: .8rem; }
 .words li.right { color: var(--accent); font-weight: 600; }

@@ -9,22 +9,30 @@ from __future__ import annotations
 
 import math
 import platform
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers
-from rich.console import Console
 
 from ropewalk._version import __version__
-from ropewalk.data.files import find_files
+from ropewalk.analysis.measures import MaskedLMScore
+from ropewalk.data.files import find_files, given_path
 from ropewalk.models import RoFormerForMaskedLM
+from ropewalk.recipes.callbacks import plain_console
 from ropewalk.recipes.checkpointing import save_model
 from ropewalk.recipes.estimate import estimate
 from ropewalk.recipes.inputs import DataSettings, PreparedData, prepare_data
 from ropewalk.recipes.loop import arguments
-from ropewalk.recipes.outputs import check_output, open_output
+from ropewalk.recipes.outputs import (
+    MODEL_FILES,
+    TRAINING_FILES,
+    check_output,
+    open_output,
+    under,
+)
 from ropewalk.recipes.pretrain_settings import (
     PRESETS,
     ModelSettings,
@@ -33,7 +41,12 @@ from ropewalk.recipes.pretrain_settings import (
 )
 from ropewalk.recipes.runs import write_json, write_text
 from ropewalk.recipes.settings import to_toml
-from ropewalk.recipes.training import TrainingResult, TrainingSettings, train
+from ropewalk.recipes.training import (
+    TrainingResult,
+    TrainingSettings,
+    check_training,
+    train,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +66,12 @@ __all__ = [
 ]
 
 RECIPE = "pretrain"
-CONTENTS = ("model", "training", "metrics.json", "config.toml")
+CONTENTS = (
+    "metrics.json",
+    "config.toml",
+    *under("model", MODEL_FILES),
+    *under("training", TRAINING_FILES),
+)
 
 
 @dataclass(frozen=True)
@@ -101,35 +119,48 @@ def pretrain(
     ours = given.process_index == 0
     # What cannot be built is refused before a long text is read.
     _config(settings, settings.data.vocab_size, 0)
-    target = Path(settings.output).expanduser()
+    target = given_path("output", settings.output)
     if ours:
-        check_output(target, RECIPE, CONTENTS, resume=resume, overwrite=overwrite)
+        sources = settings.data.sources
+        check_output(target, RECIPE, CONTENTS, resume=resume, overwrite=overwrite, sources=sources)
     data = prepare_data(settings.data, seed=settings.training.seed)
     config = _config(settings, len(data.tokenizer), data.tokenizer.pad_token_id)
-    console = Console(stderr=True, quiet=not (progress and ours))
+    console = plain_console(shown=progress and ours)
     for line in _plan(settings, config, given.device, given.world_size, data):
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line)
 
-    if ours:
-        open_output(target, RECIPE, CONTENTS, overwrite=overwrite)
-        table = {key: value for key, value in settings.table().items() if key != "output"}
-        write_text(target / "config.toml", to_toml(table) + "\n")
-    torch.manual_seed(settings.training.seed)
-    model = RoFormerForMaskedLM(config)
-    result = train(
-        model,
-        data.train_set,
-        data.validation_set,
-        settings.training,
-        folder=target / "training",
-        resume=resume,
-        progress=progress,
-        label=settings.model.position_encoding,
-        device=settings.device,
-    )
-    if ours:
-        save_model(model, data.tokenizer, target / "model")
-        write_json(target / "metrics.json", _metrics(settings, model, data, result))
+    with ExitStack() as stack:
+        if ours:
+            # Nothing may be written, and nothing deleted, that a later check would regret.
+            check_training(
+                config,
+                data.train_set,
+                data.validation_set,
+                settings.training,
+                folder=None if overwrite else target / "training",
+                resume=resume,
+                device=settings.device,
+            )
+            held = open_output(target, RECIPE, CONTENTS, resume=resume, overwrite=overwrite)
+            stack.enter_context(held)
+            table = {key: value for key, value in settings.table().items() if key != "output"}
+            write_text(target / "config.toml", to_toml(table) + "\n")
+        torch.manual_seed(settings.training.seed)
+        model = RoFormerForMaskedLM(config)
+        result = train(
+            model,
+            data.train_set,
+            data.validation_set,
+            settings.training,
+            folder=target / "training",
+            resume=resume,
+            progress=progress,
+            label=settings.model.position_encoding,
+            device=settings.device,
+        )
+        if ours:
+            save_model(model, data.tokenizer, target / "model")
+            write_json(target / "metrics.json", _metrics(settings, model, data, result))
     return PretrainResult(target / "model", target / "metrics.json", result)
 
 
@@ -244,6 +275,7 @@ def _metrics(
 ) -> dict[str, Any]:
     last = result.evaluation
     assert last is not None
+    perplexity = MaskedLMScore(last.loss, 0, 1).perplexity
     return {
         "recipe": RECIPE,
         "versions": {
@@ -266,7 +298,8 @@ def _metrics(
         "validation": {
             "loss": last.loss,
             "accuracy": last.accuracy,
-            "perplexity": math.exp(last.loss),
+            # JSON has no infinity.
+            "perplexity": perplexity if math.isfinite(perplexity) else None,
             "masked_tokens": last.tokens,
         },
         "tokens_per_second": result.tokens_per_second,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ropewalk.errors import ConfigError
 from ropewalk.models import RoFormerConfig
 from ropewalk.recipes.inputs import DataSettings
-from ropewalk.recipes.settings import build, check_keys, load_toml, merge
+from ropewalk.recipes.settings import assemble
 from ropewalk.recipes.training import DEVICES, TrainingSettings
 from ropewalk.spec.checks import choice, integer
 
@@ -40,6 +40,10 @@ trained on the text itself, packed rows, fp32. The paper shows a curve and gives
 
 PRESETS = {"paper-mlm": PAPER_MLM}
 """Names for ``--preset``, with the settings that each one changes."""
+MOST_LAYERS = 10_000
+"""Far beyond what has been trained; more are a mistake that would only fill the memory."""
+LARGEST_WIDTH = 2**20
+"""Of layers, embeddings and feed-forward parts; as far beyond."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,11 @@ class ModelSettings:
     rope_parameters: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("layers", "hidden_size", "heads"):
-            integer(name, getattr(self, name), at_least=1)
+        integer("layers", self.layers, at_least=1, at_most=MOST_LAYERS)
+        for name in ("hidden_size", "heads", "intermediate_size", "embedding_size"):
+            width = getattr(self, name)
+            if width is not None:
+                integer(name, width, at_least=1, at_most=LARGEST_WIDTH)
 
     def config(self, *, vocab_size: int, length: int, pad_token_id: int | None) -> RoFormerConfig:
         """Return the configuration of such a model.
@@ -81,14 +88,14 @@ class ModelSettings:
         Raises:
             ConfigError: A setting is out of range or does not fit the others.
         """
-        wide = self.intermediate_size
+        wide, narrow = self.intermediate_size, self.embedding_size
         return RoFormerConfig(
             vocab_size=vocab_size,
             num_hidden_layers=self.layers,
             hidden_size=self.hidden_size,
             num_attention_heads=self.heads,
             intermediate_size=4 * self.hidden_size if wide is None else wide,
-            embedding_size=self.embedding_size or self.hidden_size,
+            embedding_size=self.hidden_size if narrow is None else narrow,
             hidden_dropout_prob=self.dropout,
             attention_probs_dropout_prob=self.dropout,
             max_position_embeddings=length,
@@ -160,20 +167,14 @@ def load_settings(
     """
     if preset is not None:
         choice("preset", preset, tuple(PRESETS))
-    given = {} if config is None else load_toml(config)
-    check_keys(PretrainSettings, given, str(config))
-    check_keys(PretrainSettings, flags, "the call")
-    output = merge(given, flags).get("output")
-    if output is None:
-        raise ConfigError(
-            "output must name the folder for the results; give --output, or output in the config"
-        )
-    stored = Path(str(output)).expanduser() / "config.toml"
-    before = load_toml(stored) if resume and stored.is_file() else {}
-    check_keys(PretrainSettings, before, str(stored))
-    defaults = PretrainSettings(output="unused").table()
-    chosen = PRESETS.get(preset or "", {})
-    settings = build(PretrainSettings, merge(defaults, chosen, before, given, flags))
+    settings = assemble(
+        PretrainSettings,
+        flags,
+        defaults=PretrainSettings(output="unused").table(),
+        chosen=PRESETS.get(preset or ""),
+        config=config,
+        resume=resume,
+    )
     if preset is not None and needs_text and not (settings.data.sources or settings.data.dataset):
         raise ConfigError(
             f"preset={preset!r} needs its text: name files, or data sets of the hub such as "

@@ -67,18 +67,21 @@ class Comparison:
         }
 
 
-def surroundings(device: torch.device) -> dict[str, dict[str, Any]]:
+def surroundings(device: torch.device, jobs: int, threads: int) -> dict[str, dict[str, Any]]:
     """Return what can change a number without being a setting: versions and kind of machine.
 
     Args:
         device: Where the models were trained.
+        jobs: How many at the same time.
+        threads: Threads of each.
     """
     names = ("torch", "transformers", "tokenizers", "accelerate", "numpy")
     machine: dict[str, Any] = {
         "system": f"{platform.system()} {platform.machine()}",
         "cpu_count": os.cpu_count(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
+        "runs_at_a_time": jobs,
+        "threads_per_run": threads,
         "device": device.type,
     }
     if device.type == "cuda":

@@ -110,7 +110,8 @@ def _results(comparison: Comparison) -> Iterable[str]:
     spread = "" if seeds == 1 else " ± is one standard error over seeds."
     yield (
         f'<p class="note">Losses are measured {grain}, so steps are as coarse as that.{spread} '
-        "Speeds hold for this machine and without evaluating.</p>"
+        f"Speeds are those of one run on this machine, {_division(comparison)}, without the time "
+        "of evaluating.</p>"
     )
     if seeds > 1 and found.differences:
         yield "<p>Loss of rope minus that of each baseline, paired by seed:</p>"
@@ -128,6 +129,14 @@ def _results(comparison: Comparison) -> Iterable[str]:
                 for difference in found.differences
             ],
         )
+
+
+def _division(comparison: Comparison) -> str:
+    machine = comparison.surroundings["machine"]
+    return (
+        f"{machine['runs_at_a_time']} at a time with {machine['threads_per_run']} thread"
+        f"{'s' if machine['threads_per_run'] > 1 else ''} each"
+    )
 
 
 def _curves(comparison: Comparison) -> Iterable[str]:
@@ -158,18 +167,18 @@ def _lengths(comparison: Comparison) -> Iterable[str]:
     yield f"<p>{escape(length_headline(points))}</p>" if length_headline(points) else ""
     yield (
         f"<p>The models of seed {comparison.settings.seeds[0]}, trained on {trained} tokens, "
-        f"predict the same {first.tokens:,} masked tokens of {first.windows} held-out windows of "
-        "text with more and more of the text around them. Scaling slows the rotation down by the "
-        "multiple of the length; weights stay as they are.</p>"
+        f"predict the same {first.tokens:,} masked tokens of {first.windows} held-out windows from "
+        f"{first.documents} documents with more and more of the text around them. Scaling slows "
+        "the rotation down by the multiple of the length; weights stay as they are.</p>"
     )
     curves: dict[str, list[tuple[int, float, float]]] = {}
     missing: dict[str, list[int]] = {}
     for point in points:
         label = _label(point)
         if point.loss is not None:
-            row = (point.length, point.loss, point.standard_error or 0.0)
+            row = (point.length, point.loss, point.change_standard_error or 0.0)
             curves.setdefault(label, []).append(row)
-        elif point.note.startswith("not possible"):
+        elif point.status == "not possible":
             missing.setdefault(label, []).append(point.length)
     described = "; ".join(
         f"{name}: " + ", ".join(f"{loss:.2f} at {length}" for length, loss, _ in rows)
@@ -179,9 +188,9 @@ def _lengths(comparison: Comparison) -> Iterable[str]:
     yield _figure(figure_svg(figure, "lengths", f"Loss by length. {described}"))
     yield _length_table(points)
     yield (
-        '<p class="note">± is one standard error over windows. The second line of a cell is the '
-        "change from the trained length, whose standard error is smaller because the tokens are "
-        "the same.</p>"
+        '<p class="note">± is one standard error over documents. The second line of a cell is the '
+        "change from the trained length; its standard error, which is also the width of the bands "
+        "in the figure, is smaller because the tokens are the same.</p>"
     )
 
 
@@ -194,8 +203,7 @@ def _length_table(points: Sequence[LengthPoint]) -> str:
         for ratio, _ in ratios:
             point = next(p for p in points if _label(p) == label and p.ratio == ratio)
             if point.loss is None:
-                word = "not possible" if point.note.startswith("not possible") else "not measured"
-                cells.append(_cell(word, absent=True, title=point.note))
+                cells.append(_cell(point.status, absent=True, title=point.note))
                 continue
             text = f"{point.loss:.3f}" + _error(point.standard_error, digits=3)
             if point.change is not None and point.ratio != 1:

@@ -13,6 +13,7 @@ from uuid import uuid4
 import numpy as np
 
 from ropewalk.errors import CheckpointError, ConfigError
+from ropewalk.models.checkpoints import is_leftover
 from ropewalk.models.exchange import writing_errors
 
 if TYPE_CHECKING:
@@ -67,48 +68,49 @@ def _fingerprint(rows: Any) -> str:
     return digest.hexdigest()
 
 
-def begin(folder: Path, wanted: dict[str, Any], *, resume: bool) -> None:
-    """Take a new or empty folder for a run, or make sure that it holds the same run.
+def check_folder(folder: Path, wanted: dict[str, Any], *, resume: bool) -> None:
+    """Make sure that a folder is free for a run, or holds the same run; nothing is changed.
 
     Args:
-        folder: The folder of the run, made if missing.
+        folder: The folder of the run; it may be missing.
         wanted: The identity of the run.
         resume: Whether a run that is there shall be continued.
 
     Raises:
         ConfigError: The folder is in use, or its run differs; the message names the difference.
-        CheckpointError: It cannot be read or written.
+        CheckpointError: It cannot be read.
     """
     path = folder / RUN
     with writing_errors(folder):
         if resume and path.is_file():
             _compare(_read(path), wanted, folder)
             return
-        if not is_free(folder):
+        if folder.exists() and not (folder.is_dir() and all(map(_torn, folder.iterdir()))):
             remedy = "it holds no training run" if resume else "or continue its run with resume"
             raise ConfigError(f"folder must be new or empty; got {str(folder)!r}; {remedy}")
+
+
+def begin(folder: Path, wanted: dict[str, Any]) -> None:
+    """Take a folder for a run, unless the same run has it already.
+
+    Args:
+        folder: What :func:`check_folder` allowed, made if missing.
+        wanted: The identity of the run.
+
+    Raises:
+        CheckpointError: It cannot be written.
+    """
+    path = folder / RUN
+    if path.is_file():
+        return
+    with writing_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     write_json(path, wanted)
 
 
-def is_free(folder: Path) -> bool:
-    """Return whether there is nothing yet, but for what a killed writer may have left.
-
-    Args:
-        folder: A folder that may be missing.
-    """
-    return not folder.exists() or (
-        folder.is_dir() and all(is_leftover(path) for path in folder.iterdir())
-    )
-
-
-def is_leftover(path: Path) -> bool:
-    """Return whether a name is one under which files are written before they are renamed.
-
-    Args:
-        path: A file or folder.
-    """
-    return path.name.startswith(".") and path.suffix in (".partial", ".replaced")
+def _torn(path: Path) -> bool:
+    """Return whether a killed :func:`begin` left this behind."""
+    return is_leftover(path, RUN)
 
 
 def _compare(stored: Any, wanted: dict[str, Any], folder: Path) -> None:
@@ -147,7 +149,7 @@ def read_result(folder: Path) -> dict[str, Any] | None:
 def _read(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}; start anew elsewhere") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} must hold a JSON object; got {type(content).__name__}")
@@ -162,9 +164,14 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
         content: What.
 
     Raises:
-        CheckpointError: It cannot be written; nothing is left behind.
+        CheckpointError: It cannot be written, or holds a number that is not finite, which JSON
+            does not have; nothing is left behind.
     """
-    write_text(path, json.dumps(content, indent=2) + "\n")
+    try:
+        text = json.dumps(content, indent=2, allow_nan=False)
+    except ValueError as error:
+        raise CheckpointError(f"{path} cannot be written: {error}") from error
+    write_text(path, text + "\n")
 
 
 def write_text(path: Path, text: str) -> None:

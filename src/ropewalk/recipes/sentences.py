@@ -11,10 +11,10 @@ from pathlib import Path
 from ropewalk.recipes.fill_mask import MASK, FillMask
 
 DEFAULT_SENTENCES = (
-    f"Return a new {MASK} containing all items from the list.",
-    f"Raise {MASK} if the file does not exist.",
-    f"This method is called when the {MASK} is closed.",
-    f"If the argument is not given, it defaults to {MASK}.",
+    f"This method {MASK} called by the server.",
+    f"Raises ValueError if the value is {MASK} found.",
+    f"Create {MASK} new object.",
+    f"Return the {MASK} of the list.",
 )
 """For the embedded corpus, which explains functions, classes and the language."""
 CANDIDATES = 3

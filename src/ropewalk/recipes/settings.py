@@ -9,6 +9,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
+from ropewalk.data.files import given_path
 from ropewalk.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,12 +28,14 @@ def load_toml(path: str | Path) -> dict[str, Any]:
         ConfigError: It is missing, unreadable or no TOML.
     """
     try:
-        return tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+        return tomllib.loads(given_path("config", path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"config: cannot read {str(path)!r}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"config: {str(path)!r} is not UTF-8 text") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # ValueError: long numbers and dates too
+        if isinstance(error, ConfigError):
+            raise
         raise ConfigError(f"config: {str(path)!r} is not TOML: {error}") from error
 
 
@@ -103,6 +106,45 @@ def build(kind: type[Settings], table: Mapping[str, Any]) -> Settings:
         return kind(**values)
     except TypeError as error:
         raise ConfigError(f"settings are incomplete or of a wrong type: {error}") from error
+
+
+def assemble(
+    kind: type[Settings],
+    flags: Mapping[str, Any],
+    *,
+    defaults: Mapping[str, Any],
+    chosen: Mapping[str, Any] | None = None,
+    config: str | Path | None = None,
+    resume: bool = False,
+) -> Settings:
+    """Put the settings of a recipe together; each of these replaces what came before it.
+
+    The defaults, a preset, with ``resume`` what the output folder was started with, the config
+    file, the flags.
+
+    Args:
+        kind: The dataclass, with a field ``output``.
+        flags: Tables as in a config file.
+        defaults: All fields, as tables.
+        chosen: Those of a preset.
+        config: A TOML file.
+        resume: Whether the ``config.toml`` of the output folder counts.
+
+    Raises:
+        ConfigError: A name or a value is refused, or there is no output folder.
+    """
+    given = {} if config is None else load_toml(config)
+    check_keys(kind, given, str(config))
+    check_keys(kind, flags, "the call")
+    output = merge(given, flags).get("output")
+    if output is None:
+        raise ConfigError(
+            "output must name the folder for the results; give --output, or output in the config"
+        )
+    stored = given_path("output", output) / "config.toml"
+    before = load_toml(stored) if resume and stored.is_file() else {}
+    check_keys(kind, before, str(stored))
+    return build(kind, merge(defaults, chosen or {}, before, given, flags))
 
 
 def to_toml(table: Mapping[str, Any]) -> str:

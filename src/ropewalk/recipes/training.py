@@ -10,26 +10,32 @@ from __future__ import annotations
 import tempfile
 import threading
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
+from ropewalk.data.files import given_path
 from ropewalk.errors import CheckpointError, ConfigError
-from ropewalk.recipes.callbacks import Pace, Show, stopping_on_interrupt, without_bars
+from ropewalk.recipes.callbacks import (
+    Pace,
+    Show,
+    plain_console,
+    stopping_on_interrupt,
+    without_bars,
+)
 from ropewalk.recipes.checkpointing import Checkpoint, latest_checkpoint
 from ropewalk.recipes.evaluation import evaluate
 from ropewalk.recipes.loop import Loop, arguments, load_weights
-from ropewalk.recipes.runs import RESULT, begin, identity, read_result, write_json
+from ropewalk.recipes.results import EvaluationPoint, TrainingPoint, TrainingResult
+from ropewalk.recipes.runs import RESULT, begin, check_folder, identity, read_result, write_json
 from ropewalk.spec.checks import choice, integer, real
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.utils.data import Dataset
-    from transformers import TrainerCallback
+    from transformers import TrainerCallback, TrainingArguments
 
-    from ropewalk.models import RoFormerForMaskedLM
+    from ropewalk.models import RoFormerConfig, RoFormerForMaskedLM
 
     MaskedExamples = Dataset[dict[str, Tensor]]
 
@@ -38,6 +44,7 @@ __all__ = [
     "TrainingPoint",
     "TrainingResult",
     "TrainingSettings",
+    "check_training",
     "evaluate",
     "latest_checkpoint",
     "train",
@@ -49,6 +56,14 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 """What matrix products are computed in; weights and sums stay float32."""
 DEVICES = ("auto", "cpu", "cuda")
 """Where to train; "auto" takes an accelerator if there is one."""
+LARGEST_COUNT = 2**31 - 1
+"""Most steps, and most rows of a batch: the rows of a whole run are counted in int64."""
+LARGEST_SEED = 2**32 - 1
+"""What the random generators of numpy take."""
+MOST_WORKERS = 1024
+"""Most processes that prepare batches."""
+LARGEST_RATE = 1e30
+"""Largest real setting: products of it and of Adam's factors stay within float32."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +84,7 @@ class TrainingSettings:
         max_grad_norm: Longer gradients are scaled down to this norm; 0 leaves them.
         gradient_accumulation: Batches per step and process, of which only one is in memory.
         precision: "fp32", "bf16" or "fp16" (on CUDA alone).
-        seed: Seed of dropout and of the order of the data, at least 0.
+        seed: Seed of dropout and of the order of the data, 0 to 2^32 - 1.
         eval_every: Steps between evaluations; 0 evaluates at the end alone.
         save_every: Steps between checkpoints; 0 writes one at the end alone.
         log_every: Steps over which a reported training loss is averaged. Every evaluation and
@@ -108,14 +123,16 @@ class TrainingSettings:
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "gradient_accumulation", "log_every"):
-            integer(name, getattr(self, name), at_least=1)
-        for name in ("eval_every", "save_every", "workers", "seed"):
-            integer(name, getattr(self, name), at_least=0)
-        integer("keep_checkpoints", self.keep_checkpoints, at_least=1)
+            integer(name, getattr(self, name), at_least=1, at_most=LARGEST_COUNT)
+        for name in ("eval_every", "save_every"):
+            integer(name, getattr(self, name), at_least=0, at_most=LARGEST_COUNT)
+        integer("workers", self.workers, at_least=0, at_most=MOST_WORKERS)
+        integer("seed", self.seed, at_least=0, at_most=LARGEST_SEED)
+        integer("keep_checkpoints", self.keep_checkpoints, at_least=1, at_most=LARGEST_COUNT)
         for name in ("learning_rate", "adam_epsilon"):
-            real(name, getattr(self, name), above=0.0)
+            real(name, getattr(self, name), above=0.0, at_most=LARGEST_RATE)
         for name in ("weight_decay", "max_grad_norm"):
-            if real(name, getattr(self, name)) < 0:
+            if real(name, getattr(self, name), at_most=LARGEST_RATE) < 0:
                 raise ConfigError(f"{name} must not be negative; got {getattr(self, name)!r}")
         for name in ("adam_beta1", "adam_beta2"):
             if not 0 <= real(name, getattr(self, name)) < 1:
@@ -140,83 +157,6 @@ class TrainingSettings:
     def warmup(self) -> int:
         """Steps of warm-up."""
         return self.steps // 10 if self.warmup_steps is None else self.warmup_steps
-
-
-@dataclass(frozen=True)
-class TrainingPoint:
-    """What one stretch of training steps gave.
-
-    Args:
-        step: Last step of the stretch, counted from 1.
-        loss: Mean of the steps' losses, nats per masked token.
-        learning_rate: That of the last step.
-    """
-
-    step: int
-    loss: float
-    learning_rate: float
-
-
-@dataclass(frozen=True)
-class EvaluationPoint:
-    """What one evaluation gave.
-
-    Args:
-        step: Steps trained before it.
-        loss: Mean over the masked tokens of the whole set, nats.
-        accuracy: Share of them predicted right, 0 to 1.
-        tokens: Number of masked tokens.
-    """
-
-    step: int
-    loss: float
-    accuracy: float
-    tokens: int
-
-
-@dataclass(frozen=True)
-class TrainingResult:
-    """What a finished run gave.
-
-    Args:
-        history: Training losses in the order of the steps.
-        evaluations: Evaluations in the order of the steps, the last one after the last step.
-        steps: Steps trained.
-        tokens: Tokens read by them, padding and special tokens included.
-        seconds: Time they took, over all parts of an interrupted run, without evaluating and
-            saving.
-    """
-
-    history: tuple[TrainingPoint, ...]
-    evaluations: tuple[EvaluationPoint, ...]
-    steps: int
-    tokens: int
-    seconds: float
-
-    @property
-    def evaluation(self) -> EvaluationPoint | None:
-        """The evaluation after the last step; None without an evaluation set."""
-        return self.evaluations[-1] if self.evaluations else None
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Tokens read per second of training."""
-        return self.tokens / self.seconds if self.seconds else 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain lists, dictionaries and numbers, for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> TrainingResult:
-        """Build a result from what :meth:`to_dict` returned.
-
-        Args:
-            fields: The dictionary, possibly by way of JSON.
-        """
-        history = tuple(TrainingPoint(**point) for point in fields["history"])
-        evaluations = tuple(EvaluationPoint(**point) for point in fields["evaluations"])
-        return cls(**{**fields, "history": history, "evaluations": evaluations})
 
 
 def train(
@@ -266,28 +206,30 @@ def train(
         KeyboardInterrupt: Ctrl-C; a checkpoint of the last complete step is written first.
     """
     choice("device", device, DEVICES)
-    integer("rows of train_set", len(train_set), at_least=1)  # type: ignore[arg-type]
     with ExitStack() as stack:
         stack.enter_context(without_bars())
-        target = None if folder is None else Path(folder).expanduser()
+        target = None if folder is None else given_path("folder", folder)
         scratch = target or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         given = arguments(settings, scratch, device)
-        checkpoint = None
-        if target is not None:
-            sets = {"train_set": train_set, "evaluation_set": evaluation_set}
-            facts = {"processes": given.world_size, "device": given.device.type}
-            wanted = identity(settings, model.config, sets, **facts)
-            with given.main_process_first(local=False):
-                begin(target, wanted, resume=resume or given.process_index > 0)
-            checkpoint = latest_checkpoint(target) if resume else None
-            finished = read_result(target) if resume else None
-            if finished is not None:
-                return _restore(model, finished, checkpoint, target)
+        with given.main_process_first(local=False):
+            # The first process makes the folder for all.
+            again = resume or given.process_index > 0
+            sets = (train_set, evaluation_set)
+            wanted, checkpoint, finished = _checked(
+                model.config, *sets, settings, given, folder=target, resume=again
+            )
+            if target is not None:
+                begin(target, wanted)
+        if finished is not None:
+            assert checkpoint is not None
+            load_weights(model, checkpoint.folder)
+            model.train(False)
+            return finished
 
         interrupt = threading.Event()
         tokens = settings.batch_size * len(train_set[0]["input_ids"])
         shown = progress and given.process_index == 0
-        show = Show(label, Console(stderr=True, quiet=not shown), tokens)
+        show = Show(label, plain_console(shown=shown), tokens)
         stack.callback(show.close)
         pace = Pace(settings, evaluates=evaluation_set is not None, interrupt=interrupt)
         callbacks = [pace, show, *_tensorboard(settings, target, given.process_index)]
@@ -301,70 +243,112 @@ def train(
             show.line(f"stopped after step {loop.state.global_step}, which is saved; resume it")
             raise KeyboardInterrupt
         model.train(False)
-        result = _result(loop.state.log_history, settings.steps, tokens, seconds)
+        result = TrainingResult.from_log(
+            loop.state.log_history,
+            steps=settings.steps,
+            tokens=settings.steps * tokens,
+            seconds=seconds,
+        )
         if target is not None and given.process_index == 0:
             write_json(target / RESULT, result.to_dict())
     return result
 
 
-def _restore(
-    model: RoFormerForMaskedLM,
-    finished: dict[str, Any],
-    checkpoint: Checkpoint | None,
-    folder: Path,
-) -> TrainingResult:
-    """Give the model the weights that a finished run ended with, and return its result."""
+def check_training(
+    config: RoFormerConfig,
+    train_set: MaskedExamples,
+    evaluation_set: MaskedExamples | None,
+    settings: TrainingSettings,
+    *,
+    folder: str | Path | None,
+    resume: bool = False,
+    device: str = "auto",
+) -> None:
+    """Refuse what :func:`train` would refuse with the same arguments, and change nothing.
+
+    For a recipe that has files of its own to write, or old ones to delete, before it trains.
+
+    Args:
+        config: The model's.
+        train_set: As there.
+        evaluation_set: As there.
+        settings: As there.
+        folder: As there.
+        resume: As there.
+        device: As there.
+
+    Raises:
+        ConfigError: As there.
+        CheckpointError: As there.
+    """
+    choice("device", device, DEVICES)
+    target = None if folder is None else given_path("folder", folder)
+    given = arguments(settings, target or Path(), device)
+    sets = (train_set, evaluation_set)
+    _checked(config, *sets, settings, given, folder=target, resume=resume)
+
+
+def _checked(
+    config: RoFormerConfig,
+    train_set: MaskedExamples,
+    evaluation_set: MaskedExamples | None,
+    settings: TrainingSettings,
+    given: TrainingArguments,
+    *,
+    folder: Path | None,
+    resume: bool,
+) -> tuple[dict[str, Any], Checkpoint | None, TrainingResult | None]:
+    """Return the identity of a run, where to continue it, and its result if it is finished."""
+    integer("rows of train_set", len(train_set), at_least=1)  # type: ignore[arg-type]
+    if settings.tensorboard:
+        _summary_writer()
+    if folder is None:
+        if settings.tensorboard:
+            raise ConfigError("tensorboard=True needs a folder to write into; got folder=None")
+        return {}, None, None
+    sets = {"train_set": train_set, "evaluation_set": evaluation_set}
+    facts = {"processes": given.world_size, "device": given.device.type}
+    wanted = identity(settings, config, sets, **facts)
+    check_folder(folder, wanted, resume=resume)
+    checkpoint = latest_checkpoint(folder) if resume else None
+    fields = read_result(folder) if resume else None
+    if fields is None:
+        return wanted, checkpoint, None
     try:
-        result = TrainingResult.from_dict(finished)
-    except (KeyError, TypeError) as error:
+        finished = TrainingResult.from_dict(fields)
+    except TypeError as error:
         raise CheckpointError(
-            f"{folder / RESULT} is not a result of training; remove it to finish the run again"
+            f"{folder / RESULT} is not a result of training ({error}); remove it to finish the "
+            "run again"
         ) from error
-    if checkpoint is None or checkpoint.step != result.steps:
+    if finished.steps != settings.steps or (evaluation_set is None) != (not finished.evaluations):
+        raise CheckpointError(
+            f"{folder / RESULT} is not the result of this run; remove it to finish the run again"
+        )
+    if checkpoint is None or checkpoint.step != finished.steps:
         raise CheckpointError(
             f"{folder} is a finished run without a whole checkpoint of its last step, "
-            f"{result.steps}; train anew in another folder"
+            f"{finished.steps}; train anew in another folder"
         )
-    load_weights(model, checkpoint.folder)
-    model.train(False)
-    return result
-
-
-def _result(
-    log: list[dict[str, Any]], steps: int, tokens_per_step: int, seconds: float
-) -> TrainingResult:
-    return TrainingResult(
-        history=tuple(
-            TrainingPoint(entry["step"], entry["loss"], entry["learning_rate"])
-            for entry in log
-            if "loss" in entry
-        ),
-        evaluations=tuple(
-            EvaluationPoint(
-                entry["step"], entry["eval_loss"], entry["eval_accuracy"], entry["eval_tokens"]
-            )
-            for entry in log
-            if "eval_loss" in entry
-        ),
-        steps=steps,
-        tokens=steps * tokens_per_step,
-        seconds=seconds,
-    )
+    return wanted, checkpoint, finished
 
 
 def _tensorboard(
     settings: TrainingSettings, folder: Path | None, process: int
 ) -> list[TrainerCallback]:
-    if not settings.tensorboard or process:
+    if not settings.tensorboard or process or folder is None:
         return []
-    if folder is None:
-        raise ConfigError("tensorboard=True needs a folder to write into; got folder=None")
+    from transformers.integrations.integration_utils import TensorBoardCallback
+
+    writer = _summary_writer()(log_dir=str(folder / "tensorboard"))
+    return [TensorBoardCallback(writer)]
+
+
+def _summary_writer() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise ConfigError(
             "tensorboard=True needs the package tensorboard: pip install 'ropewalk[train]'"
         ) from error
-    from transformers.integrations.integration_utils import TensorBoardCallback
-
-    return [TensorBoardCallback(SummaryWriter(log_dir=str(folder / "tensorboard")))]
+    return SummaryWriter

@@ -17,6 +17,7 @@ from ropewalk.rotary.tables import (
     check_finite,
     check_positions,
     combine,
+    geometry,
     joined,
     undo,
     widest_dtype,
@@ -242,7 +243,7 @@ class RotaryEmbedding(nn.Module):
             ConfigError: ``from_spec`` pairs other coordinates.
         """
         source = self if from_spec is None else RotaryEmbedding(from_spec)
-        ours, theirs = _geometry(self.spec), _geometry(source.spec)
+        ours, theirs = geometry(self.spec), geometry(source.spec)
         if ours != theirs:
             raise ConfigError(
                 "from_spec must pair the same coordinates as this module's spec, "
@@ -330,8 +331,7 @@ class RotaryEmbedding(nn.Module):
             given = "neither" if table is None else "both"
             raise ConfigError(f"exactly one of position_ids and table must be given; got {given}")
         if table is not None:
-            unused = {"role": role, "seq_len": seq_len}
-            for name, value in unused.items():
+            for name, value in {"role": role, "seq_len": seq_len}.items():
                 if value is not None:
                     raise ConfigError(
                         f"{name} must be left out with table, which was built for one already; "
@@ -398,8 +398,3 @@ class RotaryEmbedding(nn.Module):
                 source=getattr(block, layouts[0]),
                 target=getattr(block, layouts[1]),
             )
-
-
-def _geometry(spec: RopeSpec) -> list[tuple[str, int, int]]:
-    """Return where the rotated pairs of a spec lie: layout, first coordinate and width."""
-    return [(b.output_layout, b.rotary_offset, b.rotary_dim) for b in spec.blocks or (spec,)]
