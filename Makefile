@@ -13,7 +13,7 @@ PYTEST_WORKERS ?= 2
 .PHONY: help demo test check bench clean install
 
 help:
-	@echo "make demo    train the same encoder with four position encodings and write the report"
+	@echo "make demo    train the same encoder with several position encodings, write the report"
 	@echo "make test    lint, types, import contracts and the whole suite"
 	@echo "make check   lint, types and import contracts only"
 	@echo "make bench   benchmarks of the operator"
@@ -37,6 +37,10 @@ check: $(STAMP)
 
 test: check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(PYTEST_WORKERS) -m "not slow and not gpu"
+
+bench: $(STAMP)
+	mkdir -p runs
+	$(BIN)/python benchmarks/bench_rotary.py --json runs/bench_rotary.json
 
 clean:
 	rm -rf .venv build dist runs src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

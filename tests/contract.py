@@ -34,13 +34,15 @@ def check_golden_vectors():
         torch.testing.assert_close(y, torch.tensor(case["y"], dtype=y.dtype), atol=2e-11, rtol=0)
 
 
-def check_precision(rope=None, dtype=torch.bfloat16, positions=None):
+def check_precision(rope=None, dtype=torch.bfloat16, device="cpu"):
     """The dtype contract at every position, on vectors of ordinary size."""
     rope = rope or rw.RotaryEmbedding(rw.RopeSpec(8, "interleaved"))
-    positions = contract_positions() if positions is None else positions
+    positions = contract_positions()
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(2, len(positions), 8, generator=generator, dtype=torch.float64).to(dtype)
-    assert_within_contract(rope.rotate(x, positions), x, rope.spec, positions)
+    y = rope.rotate(x.to(device), positions.to(device))
+    assert y.device.type == torch.device(device).type
+    assert_within_contract(y.cpu(), x, rope.spec, positions)
 
 
 def check_relative_scores():

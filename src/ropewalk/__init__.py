@@ -37,6 +37,12 @@ from ropewalk.spec import (
 
 if TYPE_CHECKING:
     from ropewalk.attention import softmax_attention
+    from ropewalk.models import (
+        RoFormerConfig,
+        RoFormerForMaskedLM,
+        RoFormerForSequenceClassification,
+        RoFormerModel,
+    )
     from ropewalk.rotary import (
         RotaryEmbedding,
         RotaryTable,
@@ -76,6 +82,10 @@ __all__ = [
     "PRope",
     "Proportional",
     "Resonance",
+    "RoFormerConfig",
+    "RoFormerForMaskedLM",
+    "RoFormerForSequenceClassification",
+    "RoFormerModel",
     "RopeConfigWarning",
     "RopeSpec",
     "RopeUse",

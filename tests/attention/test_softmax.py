@@ -125,6 +125,24 @@ def test_compile_keeps_the_mask_and_has_no_breaks():
         )
 
 
+def test_one_dimensional_mask_is_the_same_for_every_query():
+    q, k, v = qkv()
+    mask = torch.tensor([True, True, False, True, True])
+    got = softmax_attention(q, k, v, attn_mask=mask)
+    torch.testing.assert_close(got, naive(q, k, v, mask), atol=1e-14, rtol=0)
+
+
+def test_padding_masks_work_under_vmap_and_without_values():
+    q, k, v = qkv()
+    masks = torch.zeros(3, 2, 5, dtype=torch.bool)
+    masks[1:, 0, -1] = True
+    got = torch.func.vmap(lambda m: softmax_attention(q, k, v, key_padding_mask=m))(masks)
+    want = torch.stack([softmax_attention(q, k, v, key_padding_mask=m) for m in masks])
+    torch.testing.assert_close(got, want, atol=1e-14, rtol=0)
+    q, k, v, mask = (t.to("meta") for t in (q, k, v, masks[0]))
+    assert softmax_attention(q, k, v, key_padding_mask=mask).shape == (2, 4, 5, 10)
+
+
 def test_causal_mask_aligns_at_the_end():
     assert causal_mask(2, 4).tolist() == [[True, True, True, False], [True] * 4]
 
@@ -149,8 +167,25 @@ q, k, v = qkv()
         ),
         (
             lambda: softmax_attention(q, k, v, attn_mask=torch.ones(5, 5).long()),
-            r"attn_mask must be bool or floating; got torch.int64",
+            r"attn_mask must be bool, or torch.float64 .*got torch.int64",
         ),
+        (
+            lambda: softmax_attention(q, k, v, attn_mask=torch.ones(5, 5)),
+            r"attn_mask must be bool, or torch.float64 .*got torch.float32",
+        ),
+        (
+            lambda: softmax_attention(q, k, v, attn_mask=torch.ones(4, 5) > 0),
+            r"broadcastable to .*\(2, 4, 5, 5\); got \(4, 5\)",
+        ),
+        (
+            lambda: softmax_attention(q, k, v, attn_mask=torch.ones(1, 1, 1, 5, 5) > 0),
+            r"broadcastable to .*got \(1, 1, 1, 5, 5\)",
+        ),
+        (lambda: softmax_attention(q, k, [v]), r"value must be a tensor; got list"),
+        (lambda: softmax_attention(q, k, v, attn_mask=[1]), r"attn_mask must be a tensor"),
+        (lambda: softmax_attention(q.long(), k.long(), v.long()), r"one floating dtype"),
+        (lambda: softmax_attention(q, k, v, scale=float("nan")), r"scale must be .*got nan"),
+        (lambda: softmax_attention(q, k, v, dropout_p="a"), r"dropout_p must be .*got 'a'"),
         (lambda: softmax_attention(q, k, v, dropout_p=1.5), r"dropout_p must be .*got 1.5"),
         (
             lambda: softmax_attention(q, k[:, :, :3], v[:, :, :3], is_causal=True),

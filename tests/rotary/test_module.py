@@ -304,6 +304,8 @@ x = torch.randn(2, 3, 5, 8)
             lambda r: r.rotate(x, table=(torch.ones(5, 3), torch.ones(5, 3))),
             r"one column for each of the 4 pairs; got \(5, 3\)",
         ),
+        (lambda r: r.rotate(x, table=torch.ones(5, 4)), r"table must be a pair .*got Tensor"),
+        (lambda r: r.rotate(x.numpy(), torch.arange(5)), r"x must be a tensor; got ndarray"),
         (lambda r: r.rotate(x, torch.arange(5), role="value"), r"role must be .*got 'value'"),
         (lambda r: r.table(torch.arange(5), dtype=torch.float16), r"got torch.float16"),
         (lambda r: r.table(torch.arange(5), seq_len=0), r"seq_len must be .*got 0"),
@@ -328,3 +330,76 @@ def test_several_axes_need_that_many_rows_of_positions():
 
 def test_repr_shows_the_spec():
     assert "theta=10000.0" in repr(make())
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        lambda q, k: (q, k),
+        lambda q, k: (k, q),
+        lambda q, k: (k, torch.empty_like(k)),
+        lambda q, k: (torch.empty_like(q), q),
+    ],
+    ids=["in place", "swapped", "q into k", "k into q"],
+)
+def test_an_output_may_be_the_other_input(outputs):
+    q, k = torch.randn(2, 2, 3, 5, 8)
+    want = make()(q, k, torch.arange(5))
+    got = make()(q, k, torch.arange(5), out=outputs(q, k))
+    assert torch.equal(got[0], want[0])
+    assert torch.equal(got[1], want[1])
+
+
+def test_slices_of_one_buffer_may_be_rotated_in_place():
+    qkv = torch.randn(2, 5, 3, 4, 8)
+    q, k = qkv[:, :, 0], qkv[:, :, 1]
+    want = make()(q, k, torch.arange(5), seq_dim=-3)
+    v = qkv[:, :, 2].clone()
+    make()(q, k, torch.arange(5), seq_dim=-3, out=(q, k))
+    assert torch.equal(qkv[:, :, 0], want[0])
+    assert torch.equal(qkv[:, :, 1], want[1])
+    assert torch.equal(qkv[:, :, 2], v)
+
+
+def test_overlapping_inputs_are_read_before_they_are_written():
+    buffer = torch.randn(3, 5, 8)
+    q, k = buffer[:2], buffer[1:]
+    want = make()(q, k, torch.arange(5))
+    out = (torch.empty_like(q), k)
+    assert torch.equal(make()(q, k, torch.arange(5), out=out)[0], want[0])
+    assert torch.equal(k, want[1])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda r, a: r(a, a, torch.arange(5), out=(a, a)), r"same memory for q and for k"),
+        (
+            lambda r, a: r(a, a, torch.arange(5), out=(a, a.view(a.shape))),
+            r"same memory for q and for k",
+        ),
+        (lambda r, a: r(a, a, torch.arange(5), out=(a, None)), r"out for k must be a tensor"),
+        (lambda r, a: r.rotate(a, torch.arange(5), out="x"), r"out must be a tensor; got str"),
+        (
+            lambda r, a: r.rotate(a, torch.arange(5), out=torch.empty(8).expand(2, 3, 5, 8)),
+            r"memory of its own .*\(0, 0, 0, 1\)",
+        ),
+        (lambda r, a: r([1.0], a, torch.arange(5)), r"q must be a tensor; got list"),
+        (lambda r, a: r(a, None, torch.arange(5)), r"k must be a tensor; got NoneType"),
+        (lambda r, a: r.inverse(None, torch.arange(5)), r"x must be a tensor; got NoneType"),
+        (lambda r, a: r.rotate(a, table=(torch.ones(5, 4), None)), r"sin must be a tensor"),
+        (lambda r, a: r.rotate(a, torch.arange(5), seq_dim=-2.0), r"seq_dim .*integer; got -2\.0"),
+        (lambda r, a: r.rotate(a, torch.arange(5), seq_dim=None), r"seq_dim .*integer; got None"),
+        (
+            lambda r, a: r.rotate(a, table=r.table(torch.arange(5)), role="query"),
+            r"role must be left out with table.*got 'query'",
+        ),
+        (
+            lambda r, a: r(a, a, table=r.table(torch.arange(5)), seq_len=9),
+            r"seq_len must be left out with table.*got 9",
+        ),
+    ],
+)
+def test_arguments_that_cannot_be_meant_are_refused(call, message):
+    with pytest.raises((ShapeError, ConfigError), match=message):
+        call(make(), torch.randn(2, 3, 5, 8))

@@ -161,6 +161,11 @@ half9 = {"head_dim": 9, "layout": "half"}
         ({"axes": 3}, r"axes must be a sequence of \(axis, rung\); got 3"),
         ({"axes": ((0,),) * 32}, r"axes must be a sequence of \(axis, rung\)"),
         ({"axes": ((0, -1),) * 32}, r"rung in axes must be .*got -1"),
+        ({"layout": np.array(["half", "half"])}, r"layout must be one of .*got array"),
+        ({"direction": np.array([1, 1])}, r"direction must be one of .*got array"),
+        ({"blocks": 5}, r"blocks must be .*got 5"),
+        ({"blocks": RopeSpec(64, "half")}, r"blocks must be .*got RopeSpec"),
+        ({"axes": ((0, 10**12),) * 32}, r"rung in axes must be .*got 1000000000000"),
         ({"blocks": (1,)}, r"blocks must be RopeSpecs without blocks; got 1"),
         ({"blocks": (RopeSpec(8, "half"),)}, r"head_dim of their parent, 64; got 8"),
         (

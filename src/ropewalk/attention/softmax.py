@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ropewalk.errors import ConfigError, ShapeError
+from ropewalk.rotary.checks import readable, tensors
 
 
 def softmax_attention(
@@ -45,7 +48,8 @@ def softmax_attention(
 
     Raises:
         ShapeError: Shapes or dtypes do not fit together.
-        ConfigError: ``dropout_p`` is not a probability, or there are more causal queries than keys.
+        ConfigError: ``dropout_p`` is not a probability, ``scale`` is not finite, or there are more
+            causal queries than keys.
 
     References:
         Vaswani et al., 2017, arXiv:1706.03762, equation 1.
@@ -56,16 +60,13 @@ def softmax_attention(
         torch.Size([1, 2, 3, 4])
     """
     _check(query, key, value, key_padding_mask, attn_mask)
-    if not 0.0 <= dropout_p <= 1.0:
-        raise ConfigError(f"dropout_p must be between 0 and 1; got {dropout_p!r}")
+    _check_number("dropout_p", dropout_p, 0.0, 1.0)
+    if scale is not None:
+        _check_number("scale", scale, -sys.float_info.max, sys.float_info.max)
     # Reading a mask costs a device sync, and is impossible while tracing: there the mask stays.
-    if (
-        key_padding_mask is not None
-        and not torch.compiler.is_compiling()
-        and not key_padding_mask.any()
-    ):
+    if key_padding_mask is not None and readable(key_padding_mask) and not key_padding_mask.any():
         key_padding_mask = None
-    mask = attn_mask
+    mask = attn_mask[None] if attn_mask is not None and attn_mask.ndim == 1 else attn_mask
     if key_padding_mask is not None:
         mask = _both(mask, ~key_padding_mask[:, None, None, :])
     if is_causal and (mask is not None or query.shape[-2] != key.shape[-2]):
@@ -122,6 +123,12 @@ def _both(mask: Tensor | None, allowed: Tensor) -> Tensor:
     return mask.masked_fill(~allowed, -torch.inf)
 
 
+def _check_number(name: str, number: object, low: float, high: float) -> None:
+    """Refuse what is no number from ``low`` to ``high``; compared, so that it can be symbolic."""
+    if not isinstance(number, int | float) or not low <= number <= high:
+        raise ConfigError(f"{name} must be a number from {low:g} to {high:g}; got {number!r}")
+
+
 def _check(
     query: Tensor,
     key: Tensor,
@@ -130,6 +137,7 @@ def _check(
     attn_mask: Tensor | None,
 ) -> None:
     """Refuse tensors that do not fit together."""
+    tensors(query=query, key=key, value=value)
     shapes = f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
     if not query.ndim == key.ndim == value.ndim == 4:
         raise ShapeError(f"query, key and value must be (batch, heads, seq, dim); got {shapes}")
@@ -145,12 +153,13 @@ def _check(
             "query, key and value must share batch and head_dim, key and value also heads and seq, "
             f"and kv_heads must divide heads; got {shapes}"
         )
-    if not query.dtype == key.dtype == value.dtype:
+    if not query.dtype == key.dtype == value.dtype or not query.dtype.is_floating_point:
         raise ShapeError(
-            "query, key and value must have one dtype; got "
+            "query, key and value must have one floating dtype; got "
             f"{query.dtype}, {key.dtype}, {value.dtype}"
         )
     if key_padding_mask is not None:
+        tensors(key_padding_mask=key_padding_mask)
         expected = (key.shape[0], key.shape[2])
         if key_padding_mask.dtype != torch.bool or tuple(key_padding_mask.shape) != expected:
             raise ShapeError(
@@ -158,7 +167,16 @@ def _check(
                 f"{key_padding_mask.dtype} {tuple(key_padding_mask.shape)}; from a mask of ones "
                 "at real tokens pass (mask == 0)"
             )
-    if attn_mask is not None and not (
-        attn_mask.dtype == torch.bool or attn_mask.dtype.is_floating_point
-    ):
-        raise ShapeError(f"attn_mask must be bool or floating; got {attn_mask.dtype}")
+    if attn_mask is not None:
+        tensors(attn_mask=attn_mask)
+        if attn_mask.dtype not in (torch.bool, query.dtype):
+            raise ShapeError(
+                f"attn_mask must be bool, or {query.dtype} as the query; got {attn_mask.dtype}"
+            )
+        full = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+        sizes = zip(reversed(attn_mask.shape), reversed(full), strict=False)
+        if not 1 <= attn_mask.ndim <= 4 or any(size not in (1, whole) for size, whole in sizes):
+            raise ShapeError(
+                f"attn_mask must be broadcastable to (batch, heads, seq, kv_seq) = {full}; "
+                f"got {tuple(attn_mask.shape)}"
+            )

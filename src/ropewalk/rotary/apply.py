@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ropewalk.errors import ConfigError, ShapeError
+from ropewalk.rotary.checks import tensors
 from ropewalk.spec.checks import choice, integer
 from ropewalk.spec.pairs import LAYOUTS
 
@@ -78,6 +79,7 @@ def rotate(
         output_layout = layout
     choice("output_layout", output_layout, LAYOUTS)
     start = integer("rotary_offset", rotary_offset, at_least=0)
+    tensors(x=x, cos=cos, sin=sin)
     if inverse:
         turn = Turn(start, cos, -sin, source=output_layout, target=layout)
     else:
@@ -119,7 +121,6 @@ def apply_turns(
         ConfigError: ``out`` is given while gradients are recorded.
     """
     _check_vectors(x)
-    _check_out(x, turns, out)
     # Working in memory order keeps the strides of, say, a (B, S, H, D) view without a copy.
     order = _memory_order(x)
     pieces: list[Tensor] = []
@@ -136,7 +137,10 @@ def apply_turns(
         pieces.append(x[..., position:].permute(order))
     joined = pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)
     result = joined.permute(sorted(range(x.ndim), key=order.__getitem__))
-    return result if out is None else out.copy_(result)
+    if out is None:
+        return result
+    check_out(result, out)
+    return out.copy_(result)
 
 
 def arithmetic_dtype(*dtypes: torch.dtype) -> torch.dtype:
@@ -178,7 +182,8 @@ def _broadcast_table(
     cos, sin = turn.cos, turn.sin
     if cos.ndim == 1:
         return cos, sin
-    dim = seq_dim + x.ndim if seq_dim < 0 else seq_dim
+    dim = _whole(seq_dim)
+    dim = dim + x.ndim if dim < 0 else dim
     if not 0 <= dim < x.ndim - 1:
         raise ShapeError(
             "seq_dim must name a dimension of x before the last; "
@@ -199,8 +204,15 @@ def _broadcast_table(
     return cos.reshape(shape).permute(order), sin.reshape(shape).permute(order)
 
 
+def _whole(seq_dim: object) -> int:
+    if not isinstance(seq_dim, int) or isinstance(seq_dim, bool):
+        raise ShapeError(f"seq_dim must be an integer; got {seq_dim!r}")
+    return seq_dim
+
+
 def _check_vectors(x: Tensor) -> None:
     """Refuse what cannot be rotated."""
+    tensors(x=x)
     if not x.dtype.is_floating_point or x.dtype.itemsize < 2:
         raise ShapeError(f"x must be float64, float32, bfloat16 or float16; got {x.dtype}")
     if x.ndim == 0:
@@ -228,18 +240,31 @@ def _check_table(turn: Turn, x: Tensor) -> None:
         )
 
 
-def _check_out(x: Tensor, turns: Sequence[Turn], out: Tensor | None) -> None:
-    """Refuse an output that autograd would miss, or that cannot hold the result."""
-    if out is None:
-        return
-    tensors = [x, out, *(table for turn in turns for table in (turn.cos, turn.sin))]
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+def check_out(result: Tensor, out: Tensor) -> None:
+    """Refuse an output that autograd would miss, or that cannot hold the result.
+
+    Args:
+        result: Rotated vectors.
+        out: Where they are to be written.
+
+    Raises:
+        ConfigError: Gradients are recorded.
+        ShapeError: Another shape, dtype or device, or elements that share memory.
+    """
+    tensors(out=out)
+    if result.requires_grad or (torch.is_grad_enabled() and out.requires_grad):
         raise ConfigError(
             "out must not be given while gradients are recorded; got an input with "
             "requires_grad=True; leave out away, or call under torch.no_grad()"
         )
-    if out.shape != x.shape or out.dtype != x.dtype or out.device != x.device:
+    if out.shape != result.shape or out.dtype != result.dtype or out.device != result.device:
         raise ShapeError(
-            f"out must have shape, dtype and device of x, {tuple(x.shape)} {x.dtype} {x.device}; "
+            "out must have shape, dtype and device of x, "
+            f"{tuple(result.shape)} {result.dtype} {result.device}; "
             f"got {tuple(out.shape)} {out.dtype} {out.device}"
+        )
+    if any(step == 0 and size > 1 for step, size in zip(out.stride(), out.shape, strict=True)):
+        raise ShapeError(
+            f"out must have memory of its own for every element; got the strides {out.stride()} "
+            "of an expanded tensor"
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ropewalk.errors import ConfigError, ShapeError
+from ropewalk.rotary.checks import tensors
 from ropewalk.spec.checks import choice, integer
 from ropewalk.spec.pairs import LAYOUTS, pair_members
 
@@ -51,6 +52,7 @@ def convert_layout(
         >>> convert_layout(torch.arange(4), source="interleaved", target="half", head_dim=4)
         tensor([0, 2, 1, 3])
     """
+    tensors(weight=weight)
     choice("source", source, LAYOUTS)
     choice("target", target, LAYOUTS)
     head_dim = integer("head_dim", head_dim, at_least=1)

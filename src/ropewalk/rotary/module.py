@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ropewalk.errors import ConfigError, ShapeError
-from ropewalk.rotary.apply import Turn, apply_turns, arithmetic_dtype
+from ropewalk.rotary.apply import Turn, apply_turns, arithmetic_dtype, check_out
+from ropewalk.rotary.checks import outputs, tensors
 from ropewalk.rotary.rates import Rates, kept_rates, row_lengths
 from ropewalk.rotary.tables import (
     RotaryTable,
@@ -16,6 +17,7 @@ from ropewalk.rotary.tables import (
     check_finite,
     check_positions,
     combine,
+    geometry,
     joined,
     undo,
     widest_dtype,
@@ -109,10 +111,7 @@ class RotaryEmbedding(nn.Module):
             ConfigError: Both or neither of ``position_ids`` and ``table`` are given; or the rule
                 has one table for each role, and a single one is given.
         """
-        given: object = (None, None) if out is None else out
-        if not isinstance(given, tuple | list) or len(given) != 2:
-            raise ShapeError(f"out must be two tensors, for q and for k; got {type(out).__name__}")
-        out_q, out_k = given
+        tensors(q=q, k=k)
         dtype = arithmetic_dtype(q.dtype, k.dtype)
         if self.spec.has_roles:
             if table is not None:
@@ -124,7 +123,15 @@ class RotaryEmbedding(nn.Module):
             table_k = self._one_table(dtype, position_ids, None, seq_len, "key")
         else:
             table_q = table_k = self._one_table(dtype, position_ids, table, seq_len)
-        return self._turn(q, table_q, seq_dim, out_q), self._turn(k, table_k, seq_dim, out_k)
+        rotated_q = self._turn(q, table_q, seq_dim, None)
+        rotated_k = self._turn(k, table_k, seq_dim, None)
+        if out is None:
+            return rotated_q, rotated_k
+        # An output may be the other input: all is read and checked before anything is written.
+        out_q, out_k = outputs(out)
+        check_out(rotated_q, out_q)
+        check_out(rotated_k, out_k)
+        return out_q.copy_(rotated_q), out_k.copy_(rotated_k)
 
     def rotate(
         self,
@@ -156,6 +163,7 @@ class RotaryEmbedding(nn.Module):
             ShapeError: Shapes or dtypes do not fit together.
             ConfigError: Both or neither of ``position_ids`` and ``table`` are given.
         """
+        tensors(x=x)
         dtype = arithmetic_dtype(x.dtype)
         table = self._one_table(dtype, position_ids, table, seq_len, role)
         return self._turn(x, table, seq_dim, out)
@@ -189,6 +197,7 @@ class RotaryEmbedding(nn.Module):
             ShapeError: Shapes or dtypes do not fit together.
             ConfigError: Both or neither of ``position_ids`` and ``table`` are given.
         """
+        tensors(x=x)
         dtype = arithmetic_dtype(x.dtype)
         cos, sin = self._one_table(dtype, position_ids, table, seq_len, role)
         if all(block.scaling is None or block.scaling.keeps_norms for block in self._blocks()):
@@ -234,7 +243,7 @@ class RotaryEmbedding(nn.Module):
             ConfigError: ``from_spec`` pairs other coordinates.
         """
         source = self if from_spec is None else RotaryEmbedding(from_spec)
-        ours, theirs = _geometry(self.spec), _geometry(source.spec)
+        ours, theirs = geometry(self.spec), geometry(source.spec)
         if ours != theirs:
             raise ConfigError(
                 "from_spec must pair the same coordinates as this module's spec, "
@@ -322,7 +331,20 @@ class RotaryEmbedding(nn.Module):
             given = "neither" if table is None else "both"
             raise ConfigError(f"exactly one of position_ids and table must be given; got {given}")
         if table is not None:
-            return RotaryTable(*table)
+            for name, value in {"role": role, "seq_len": seq_len}.items():
+                if value is not None:
+                    raise ConfigError(
+                        f"{name} must be left out with table, which was built for one already; "
+                        f"got {value!r}"
+                    )
+            pair: object = table
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
+                raise ShapeError(
+                    "table must be a pair (cos, sin), as table(position_ids) returns it; "
+                    f"got {type(table).__name__}"
+                )
+            tensors(cos=pair[0], sin=pair[1])
+            return RotaryTable(*pair)
         assert position_ids is not None
         return self.table(position_ids, seq_len=seq_len, role=role, dtype=dtype)
 
@@ -376,8 +398,3 @@ class RotaryEmbedding(nn.Module):
                 source=getattr(block, layouts[0]),
                 target=getattr(block, layouts[1]),
             )
-
-
-def _geometry(spec: RopeSpec) -> list[tuple[str, int, int]]:
-    """Return where the rotated pairs of a spec lie: layout, first coordinate and width."""
-    return [(b.output_layout, b.rotary_offset, b.rotary_dim) for b in spec.blocks or (spec,)]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ropewalk.errors import ConfigError, ShapeError
+from ropewalk.rotary.checks import readable, tensors
 from ropewalk.spec.checks import integer
 
 
@@ -27,6 +28,7 @@ def positions_from_attention_mask(mask: Tensor) -> Tensor:
         tensor([[0, 0, 1],
                 [0, 1, 1]])
     """
+    tensors(mask=mask)
     if mask.ndim != 2 or mask.dtype.is_floating_point or mask.dtype.is_complex:
         raise ShapeError(
             "mask must be (batch, seq) of bool or integers, 1 for real tokens; got "
@@ -54,12 +56,13 @@ def positions_from_cu_seqlens(cu_seqlens: Tensor, total: int) -> Tensor:
         tensor([0, 1, 2, 0, 1])
     """
     total = integer("total", total, at_least=0)
+    tensors(cu_seqlens=cu_seqlens)
     if cu_seqlens.ndim != 1 or cu_seqlens.shape[0] < 1 or cu_seqlens.dtype.is_floating_point:
         raise ShapeError(
             "cu_seqlens must be integers of shape (sequences + 1,); got "
             f"{tuple(cu_seqlens.shape)} {cu_seqlens.dtype}"
         )
-    if not torch.compiler.is_compiling() and cu_seqlens.device.type == "cpu":
+    if readable(cu_seqlens) and cu_seqlens.device.type == "cpu":
         ends = cu_seqlens.tolist()
         if ends[0] != 0 or ends[-1] != total or ends != sorted(ends):
             raise ShapeError(

@@ -205,3 +205,12 @@ def _scaled_positions(spec: RopeSpec, position_ids: Tensor, dtype: torch.dtype) 
     if spec.axes is not None and spec.n_axes > 1:
         return torch.stack([positions[axis] for axis, _ in spec.axes], -1)
     return positions.unsqueeze(-1)
+
+
+def geometry(spec: RopeSpec) -> list[tuple[str, int, int]]:
+    """Return where the rotated pairs of a spec lie: layout, first coordinate and width.
+
+    Args:
+        spec: A rotation, with blocks or without.
+    """
+    return [(b.output_layout, b.rotary_offset, b.rotary_dim) for b in spec.blocks or (spec,)]

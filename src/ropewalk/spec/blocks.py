@@ -6,9 +6,26 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from ropewalk.errors import ConfigError
+from ropewalk.spec.checks import abridged
 
 if TYPE_CHECKING:
     from ropewalk.spec.rope_spec import RopeSpec
+
+
+def tuple_of_blocks(blocks: object) -> tuple[RopeSpec, ...]:
+    """Return ``blocks`` as a tuple, or refuse what is no sequence.
+
+    Args:
+        blocks: A list or tuple; None means none.
+
+    Raises:
+        ConfigError: Anything else.
+    """
+    if blocks is None:
+        return ()
+    if not isinstance(blocks, list | tuple):
+        raise ConfigError(f"blocks must be a list or tuple of RopeSpecs; got {abridged(blocks)}")
+    return tuple(blocks)
 
 
 def check_blocks(spec: RopeSpec) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from ropewalk.errors import ConfigError
@@ -16,16 +17,17 @@ if TYPE_CHECKING:
 _MOST_POSITIONS = 2**63 - 1
 
 
-def integer(name: str, value: object, *, at_least: int) -> int:
+def integer(name: str, value: object, *, at_least: int, at_most: int | None = None) -> int:
     """Return ``value`` as an int, or refuse it.
 
     Args:
         name: The argument, as the user wrote it.
         value: Any integer type; bool and floats are refused.
         at_least: Smallest value allowed.
+        at_most: Largest value allowed; None means any.
 
     Raises:
-        ConfigError: Not an integer, or too small.
+        ConfigError: Not an integer, too small or too large.
     """
     try:
         number = operator.index(value)  # type: ignore[arg-type]
@@ -35,6 +37,8 @@ def integer(name: str, value: object, *, at_least: int) -> int:
         raise ConfigError(
             f"{name} must be an integer of at least {at_least}; got {abridged(value)}"
         )
+    if at_most is not None and number > at_most:
+        raise ConfigError(f"{name} must be at most {at_most}; got {abridged(number)}")
     return number
 
 
@@ -48,10 +52,7 @@ def length(name: str, value: object) -> int:
     Raises:
         ConfigError: Not such an integer.
     """
-    number = integer(name, value, at_least=1)
-    if number > _MOST_POSITIONS:
-        raise ConfigError(f"{name} must be at most {_MOST_POSITIONS}; got {abridged(number)}")
-    return number
+    return integer(name, value, at_least=1, at_most=_MOST_POSITIONS)
 
 
 def lengths(name: str, value: object) -> int | tuple[int, ...]:
@@ -75,7 +76,12 @@ def lengths(name: str, value: object) -> int | tuple[int, ...]:
 
 
 def real(
-    name: str, value: object, *, above: float = -math.inf, at_least: float = -math.inf
+    name: str,
+    value: object,
+    *,
+    above: float = -math.inf,
+    at_least: float = -math.inf,
+    at_most: float = math.inf,
 ) -> float:
     """Return ``value`` as a finite float within a bound, or refuse it.
 
@@ -84,9 +90,10 @@ def real(
         value: Any real number; bool, nan and infinities are refused.
         above: Exclusive lower bound.
         at_least: Inclusive lower bound.
+        at_most: Inclusive upper bound.
 
     Raises:
-        ConfigError: Not a finite number, or below a bound.
+        ConfigError: Not a finite number, or out of bounds.
     """
     number = math.nan
     if not isinstance(value, bool | str | bytes):
@@ -98,6 +105,8 @@ def real(
         bound = "" if above == -math.inf else f" greater than {above:g}"
         bound = bound if at_least == -math.inf else f" of at least {at_least:g}"
         raise ConfigError(f"{name} must be a finite number{bound}; got {abridged(value)}")
+    if number > at_most:
+        raise ConfigError(f"{name} must be at most {at_most:g}; got {abridged(value)}")
     return number
 
 
@@ -162,6 +171,8 @@ def choice(name: str, value: object, allowed: Sequence[object]) -> None:
     Raises:
         ConfigError: ``value`` is not among them.
     """
-    if isinstance(value, bool) or value not in allowed:
+    # Only what has a hash is compared: an array would answer with an array.
+    hashable = isinstance(value, Hashable)
+    if isinstance(value, bool) or not hashable or value not in allowed:
         options = ", ".join(repr(option) for option in allowed)
         raise ConfigError(f"{name} must be one of {options}; got {abridged(value)}")

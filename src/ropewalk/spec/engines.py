@@ -34,7 +34,6 @@ class EngineProfile:
 
 _READ = "derived from source at {}, not executed"
 _VLLM = "07b12f1b16d5568eeb29a52fd8c9296a51f478ed"
-_LLAMA_CPP = "4c7103b96d720ea6057eec6ac11a49727f9ecd43"
 _SGLANG = "00a66ebe136b90479f9ccf9fc4f3d1c08251981c"
 
 ENGINES = {
@@ -55,8 +54,8 @@ ENGINES = {
         ),
         EngineProfile(
             "llama.cpp",
-            f"ggml-org/llama.cpp@{_LLAMA_CPP[:8]}",
-            _READ.format(f"ggml-org/llama.cpp@{_LLAMA_CPP[:8]} and its converter"),
+            "no version",
+            "from public reports about llama.cpp, source not read, not executed",
             "size of the context, not length of the row",
         ),
         EngineProfile(

@@ -53,6 +53,9 @@ def pair_members(
     return coordinates[: rotary_dim // 2], coordinates[rotary_dim // 2 :]
 
 
+_LARGEST = 1 << 16
+
+
 def tuple_of_axes(axes: object) -> tuple[tuple[int, int], ...]:
     """Return ``axes`` as a tuple of (axis, rung) ints, or refuse it.
 
@@ -68,10 +71,15 @@ def tuple_of_axes(axes: object) -> tuple[tuple[int, int], ...]:
         rows = [()]
     if any(len(row) != 2 for row in rows):
         raise ConfigError(f"axes must be a sequence of (axis, rung); got {axes!r}")
-    return tuple(
+    pairs = tuple(
         (
             checks.integer("axis in axes", axis, at_least=0),
             checks.integer("rung in axes", rung, at_least=0),
         )
         for axis, rung in rows
     )
+    for name, index in (("axis", 0), ("rung", 1)):
+        largest = max((pair[index] for pair in pairs), default=0)
+        if largest > _LARGEST:  # the ladder is computed as a whole, up to the largest rung
+            raise ConfigError(f"{name} in axes must be at most {_LARGEST}; got {largest}")
+    return pairs

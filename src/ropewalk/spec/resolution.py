@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ropewalk.errors import ConfigError
 from ropewalk.spec import checks
-from ropewalk.spec.blocks import check_blocks
+from ropewalk.spec.blocks import check_blocks, tuple_of_blocks
 from ropewalk.spec.pairs import LAYOUTS, tuple_of_axes
 from ropewalk.spec.scaling import ScalingRule
 
@@ -26,7 +26,7 @@ def resolve(spec: RopeSpec) -> None:
     _set(spec, "head_dim", checks.integer("head_dim", spec.head_dim, at_least=1))
     checks.choice("layout", spec.layout, LAYOUTS)
     _set(spec, "theta", checks.real("theta", spec.theta, above=1.0))
-    _set(spec, "blocks", tuple(spec.blocks or ()))
+    _set(spec, "blocks", tuple_of_blocks(spec.blocks))
     if spec.blocks:
         check_blocks(spec)
     _resolve_slice(spec)

@@ -1,0 +1,1 @@
+"""Experiments over models, data and measures: training, comparing, using a trained model."""
