@@ -61,9 +61,13 @@ def test_ctrl_c_lets_the_children_save_what_they_have(tmp_path):
     )
     parent = command(f"import sys; run_all({{'a': {command(child)!r}}}, jobs=1, environment={{}})")
     process = subprocess.Popen(parent, stderr=subprocess.DEVNULL)
-    wait_for(ready.exists)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) != 0
+    try:
+        wait_for(ready.exists)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) != 0
+    finally:
+        process.kill()  # its child ends with it
+        process.wait()
     assert saved.exists()
 
 
