@@ -17,74 +17,11 @@ from torch import Tensor
 
 from ropewalk.errors import ConfigError, ShapeError
 from ropewalk.rotary.checks import tensors
-from ropewalk.spec.checks import choice, integer
-from ropewalk.spec.pairs import LAYOUTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ropewalk.spec import PairLayout
-
-
-def rotate(
-    x: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    *,
-    layout: PairLayout,
-    output_layout: PairLayout | None = None,
-    rotary_offset: int = 0,
-    seq_dim: int = -2,
-    inverse: bool = False,
-    out: Tensor | None = None,
-) -> Tensor:
-    r"""Rotate the coordinate pairs of ``x`` by the angles whose cosines and sines are given.
-
-    .. math:: (x_a, x_b) \mapsto (x_a \cos - x_b \sin, \; x_b \cos + x_a \sin)
-
-    Arithmetic is in float32 or better, whatever the dtype of ``x``; the result is rounded once.
-
-    Args:
-        x: Vectors, ``(..., seq, head_dim)``, usually ``(batch, heads, seq, head_dim)``; floating.
-        cos: Cosines, half width: ``(seq, r/2)``, ``(batch, seq, r/2)``, or ``(r/2,)`` for one
-            position shared by all vectors. float32 or float64.
-        sin: Sines, like ``cos``.
-        layout: Which coordinates form a pair, "interleaved" or "half".
-        output_layout: Where the rotated pair is written; None means ``layout``.
-        rotary_offset: First coordinate of the rotated slice of width r; the others pass unchanged.
-        seq_dim: Dimension of ``x`` that ``seq`` of the table runs along, not the last; -3 for
-            ``(batch, seq, heads, head_dim)`` and packed ``(tokens, heads, head_dim)``.
-        inverse: Undo the call that has the same other arguments: turn back by the same angles,
-            reading ``output_layout`` and writing ``layout``. Where cos and sin carry an amplitude
-            A, the result is A squared times the input of that call.
-        out: Write here, and return it; may be ``x`` itself. Not while gradients are recorded.
-
-    Returns:
-        The rotated vectors: shape, dtype and memory order of ``x``.
-
-    Raises:
-        ShapeError: Shapes or dtypes do not fit together.
-        ConfigError: ``layout`` is unknown, or ``out`` is given while gradients are recorded.
-
-    References:
-        Su et al., 2021, arXiv:2104.09864, equation 34.
-
-    Example:
-        >>> x = torch.tensor([1.0, 0.0])
-        >>> rotate(x, torch.tensor([0.0]), torch.tensor([1.0]), layout="half")
-        tensor([0., 1.])
-    """
-    choice("layout", layout, LAYOUTS)
-    if output_layout is None:
-        output_layout = layout
-    choice("output_layout", output_layout, LAYOUTS)
-    start = integer("rotary_offset", rotary_offset, at_least=0)
-    tensors(x=x, cos=cos, sin=sin)
-    if inverse:
-        turn = Turn(start, cos, -sin, source=output_layout, target=layout)
-    else:
-        turn = Turn(start, cos, sin, source=layout, target=output_layout)
-    return apply_turns(x, [turn], seq_dim=seq_dim, out=out)
 
 
 class Turn(NamedTuple):
