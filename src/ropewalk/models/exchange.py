@@ -348,6 +348,22 @@ def check_path(path: object) -> None:
         )
 
 
+def check_exists(path: str | os.PathLike[str] | None) -> None:
+    """Refuse an absolute path where nothing is; a relative one may be a name on the hub.
+
+    Args:
+        path: Where a model is to be read.
+
+    Raises:
+        CheckpointError: The path does not exist.
+        OSError: The path is longer than the system allows.
+    """
+    if path is not None and Path(path).is_absolute() and not Path(path).exists():
+        raise CheckpointError(
+            f"{shown(path)} must be the folder of a saved model; it does not exist"
+        )
+
+
 def shown(path: object) -> str:
     """Return a path as it can stand in a message of one line.
 
