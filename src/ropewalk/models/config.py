@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
 from ropewalk.errors import CheckpointError, ConfigError, RopewalkError
-from ropewalk.models.exchange import check_exists, check_path, reason, shown
+from ropewalk.models.file_errors import check_exists, check_path, reason, shown
 from ropewalk.models.known_fields import (
     MODEL_TYPE,
     TRANSFORMERS_MODEL_TYPE,

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
 from ropewalk.errors import CheckpointError, ConfigError
-from ropewalk.models import exchange, inputs
+from ropewalk.models import exchange, file_errors, inputs
 from ropewalk.models.config import ATTENTION_IMPLEMENTATIONS, RopewalkRoFormerConfig
 from ropewalk.models.layers import RoFormerEmbeddings, RoFormerLayer
 from ropewalk.rotary import RotaryEmbedding, RotaryTable
@@ -113,14 +113,14 @@ class RoFormerPreTrainedModel(PreTrainedModel):
         """
         path = pretrained_model_name_or_path
         if path is not None or not {"config", "state_dict"} <= kwargs.keys():
-            exchange.check_path(path)
+            file_errors.check_path(path)
         if not kwargs.get("weights_only", True):
             raise ConfigError(
                 "weights_only must be True, since a pickle can run any code; got False"
             )
-        with exchange.loading_errors(path), exchange.without_load_report():
+        with file_errors.loading_errors(path), exchange.without_load_report():
             # With peft installed transformers would look for an adapter first, on the hub.
-            exchange.check_exists(path)
+            file_errors.check_exists(path)
             loaded: Any = super().from_pretrained(
                 path,
                 *model_args,
@@ -164,7 +164,7 @@ class RoFormerPreTrainedModel(PreTrainedModel):
             ConfigError: The config was changed since the model was built, so that it does not
                 describe it any more, or could not be read back.
         """
-        exchange.check_path(save_directory)
+        file_errors.check_path(save_directory)
         self._check_config()
         state_dict = dict(self.state_dict() if state_dict is None else state_dict)
         if not self.config.tie_word_embeddings and exchange.BIAS_KEY in state_dict:
@@ -176,11 +176,11 @@ class RoFormerPreTrainedModel(PreTrainedModel):
             state_dict[prefix + exchange.TABLE_KEY] = exchange.position_table(
                 spec, self.config.max_position_embeddings
             ).to(self.dtype)
-        with exchange.writing_errors(save_directory):
+        with file_errors.writing_errors(save_directory):
             if Path(save_directory).is_file():
                 raise CheckpointError(
                     "save_directory must be a folder; got the file "
-                    f"{exchange.shown(save_directory)}"
+                    f"{file_errors.shown(save_directory)}"
                 )
             super().save_pretrained(
                 save_directory, is_main_process=is_main_process, state_dict=state_dict, **kwargs
