@@ -16,7 +16,11 @@ import transformers  # noqa: E402
 transformers.logging.set_verbosity_error()
 
 from cases import EXCLUDED, default_cases, excess  # noqa: E402
-from discovery import rotary_classes  # noqa: E402
+from discovery import config_for, indexer_classes, rotary_classes  # noqa: E402
+from indexers import EXCLUDED_INDEXERS, indexer_excess, indexer_spec  # noqa: E402
+
+from ropewalk.spec.families import FAMILIES  # noqa: E402
+from ropewalk.spec.sources import config_of, tower_of  # noqa: E402
 
 HEAD = """# Conformance with transformers
 
@@ -30,11 +34,22 @@ and what passes must agree exactly; the entries of the rotation within 4e-7 (1 +
 the frequency before plus after scaling, since transformers forms frequencies and angles in float32.
 
 **{equal} of {total} rotations in {classes} classes are equal; {excluded} are left out by name.**
+So are those of {indexers} of {all_indexers} classes of indexers, see below.
 
 | model | class | layers | convention | in → out | rotated | theta | axes |
 |---|---|---|---|---|---|---|---|
 """
 TAIL = """
+## Indexers
+
+Sparse attention chooses keys by scores of its own, whose queries and keys may turn in another way
+than those of the attention. Unit vectors go through the indexers themselves, with projections and
+norms that let them pass, and are read where queries and keys are multiplied.
+
+| model | class | convention | in → out | rotated | theta | axes |
+|---|---|---|---|---|---|---|
+{indexers}
+
 ## Left out
 
 | class | why |
@@ -43,37 +58,53 @@ TAIL = """
 """
 
 
-def line(case) -> str:
-    """Return one row of the table."""
-    spec = case.spec
-    layer = "all" if case.label == "all" else case.label
+def line(found, layer: str | None, convention: str, spec) -> str:
+    """Return one row of a table."""
     where = f"{spec.rotary_dim} of {spec.head_dim}"
     where += f" from {spec.rotary_offset}" if spec.rotary_offset else ""
     if spec.blocks:
         where = f"{len(spec.blocks)} blocks of {spec.blocks[0].rotary_dim}"
     sign = " (−)" if spec.direction < 0 else ""
     theta = (spec.blocks or (spec,))[0].theta
+    layers = "" if layer is None else f" {layer} |"
     return (
-        f"| {case.found.model} | `{case.found.name}` | {layer} | {case.convention} | "
+        f"| {found.model} | `{found.name}` |{layers} {convention} | "
         f"{spec.layout} → {spec.output_layout}{sign} | {where} | {theta:g} | {spec.n_axes} |"
     )
+
+
+def indexer_line(found) -> str:
+    """Return one row of the table of indexers."""
+    _, config = tower_of(config_of(config_for(found)))
+    convention = FAMILIES[config["model_type"]].indexer.convention
+    return line(found, None, convention, indexer_spec(found))
 
 
 def main() -> int:
     """Compare everything and write the page; return 1 where something differs."""
     cases = default_cases()
     different = [case.id for case in cases if excess(case) > 0.0]
+    equal = len(cases) - len(different)
     classes = Counter(case.found.name for case in cases)
     missing = {f.name for f in rotary_classes()} - set(classes) - set(EXCLUDED)
+    indexers = [found for found in indexer_classes() if found.name not in EXCLUDED_INDEXERS]
+    different += [found.name for found in indexers if max(indexer_excess(found)) > 0.0]
     head = HEAD.format(
         version=transformers.__version__,
-        equal=len(cases) - len(different),
+        equal=equal,
         total=len(cases),
         classes=len(classes),
         excluded=len(EXCLUDED),
+        indexers=len(indexers),
+        all_indexers=len(indexer_classes()),
     )
-    left_out = "\n".join(f"| `{name}` | {reason} |" for name, reason in EXCLUDED.items())
-    page = head + "\n".join(line(case) for case in cases) + "\n" + TAIL.format(rows=left_out)
+    reasons = EXCLUDED | EXCLUDED_INDEXERS
+    tail = TAIL.format(
+        indexers="\n".join(map(indexer_line, indexers)),
+        rows="\n".join(f"| `{name}` | {reason} |" for name, reason in reasons.items()),
+    )
+    rows = [line(case.found, case.label, case.convention, case.spec) for case in cases]
+    page = head + "\n".join(rows) + "\n" + tail
     (ROOT / "docs" / "conformance.md").write_text(page, encoding="utf-8")
     for name in [*different, *sorted(missing)]:
         print(f"differs or is not accounted for: {name}", file=sys.stderr)

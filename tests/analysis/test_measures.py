@@ -5,26 +5,15 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ropewalk.analysis import (
     MaskedLMScore,
-    distance_bound,
     masked_lm_sums,
     paired_difference,
     ratio_standard_error,
     steps_to_reach,
 )
-from ropewalk.errors import ConfigError, ShapeError
-
-# Mean |S_j| of equation 37, summed from the definition in 30-digit arithmetic (mpmath).
-FIGURE_2 = {
-    64: {0: 16.5, 1: 15.94776, 2: 14.48452, 5: 10.42763, 10: 8.814334, 20: 8.010578,
-         50: 5.733077, 100: 7.465277, 150: 4.224175, 200: 3.860478, 250: 3.6687},
-    128: {0: 32.5, 1: 31.53817, 2: 28.95599, 5: 20.84536, 10: 17.95414, 20: 15.24243,
-          50: 12.62945, 100: 10.22733, 150: 7.588477, 200: 7.244771, 250: 6.548179},
-}  # fmt: skip
+from ropewalk.errors import ShapeError
 
 
 def test_masked_lm_sums_of_a_case_worked_by_hand():
@@ -132,43 +121,3 @@ def test_ratio_standard_error_of_too_little_is_not_a_number():
     assert math.isnan(ratio_standard_error([0.0, 0.0], [0, 0]))
     with pytest.raises(ShapeError, match=r"got \(2,\), \(3,\)"):
         ratio_standard_error([1.0, 2.0], [1, 2, 3])
-
-
-@pytest.mark.parametrize("rotary_dim", FIGURE_2)
-def test_distance_bound_has_the_values_of_the_papers_formula(rotary_dim):
-    points = FIGURE_2[rotary_dim]
-    curve = distance_bound(rotary_dim, 10_000.0, list(points))
-    np.testing.assert_allclose(curve, list(points.values()), rtol=5e-7)  # seven digits given
-
-
-def test_distance_bound_of_four_dimensions_worked_by_hand():
-    # |S_1| = 1 always; |S_2| = |e^{i t} + e^{i t/10}| = 2 |cos(0.45 t)| for theta = 100.
-    t = np.array([0.0, 1.0, 7.5])
-    expected = (1 + 2 * np.abs(np.cos(0.45 * t))) / 2
-    np.testing.assert_allclose(distance_bound(4, 100.0, t), expected, rtol=1e-14)
-
-
-def test_distance_bound_is_neither_monotone_nor_vanishing():
-    curve = distance_bound(128, distances=np.arange(257))
-    assert (np.diff(curve) > 0).sum() == 115
-    assert distance_bound(128, distances=[4096])[0] > distance_bound(128, distances=[2048])[0]
-
-
-@settings(deadline=None, derandomize=True, max_examples=25)
-@given(
-    st.integers(1, 40).map(lambda n: 2 * n),
-    st.floats(1.5, 1e6),
-    st.floats(-1e5, 1e5, allow_nan=False),
-)
-def test_distance_bound_is_symmetric_and_greatest_at_distance_zero(rotary_dim, theta, distance):
-    here, mirrored, zero = distance_bound(rotary_dim, theta, [distance, -distance, 0.0])
-    assert here == mirrored
-    assert here <= zero * (1 + 1e-14)
-    assert zero == pytest.approx((rotary_dim / 2 + 1) / 2, rel=1e-14)
-
-
-def test_distance_bound_refuses_odd_widths_and_small_bases():
-    with pytest.raises(ConfigError, match="rotary_dim=7"):
-        distance_bound(7)
-    with pytest.raises(ConfigError, match=r"theta=1\.0"):
-        distance_bound(8, 1.0)

@@ -7,11 +7,12 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from ropewalk import NTK, Linear, RopeSpec
-from ropewalk.analysis import plots
+from ropewalk import NTK, Linear, Proportional, RopeSpec, Yarn
+from ropewalk.analysis import distance_bound, pair_factors, plots, similarity_curve
 from ropewalk.errors import ConfigError
 
 CURVES = {"rope": [(10, 5.0), (20, 4.0)], "learned": [(10, 5.5), (20, 5.25)]}
+WIDTHS = {f"d = {d}": RopeSpec(d, "half") for d in (64, 128)}
 LENGTHS = {"rope": [(128, 4.5, 0.1), (256, 5.0, 0.1)], "learned": [(128, 5.6, float("nan"))]}
 
 
@@ -21,13 +22,18 @@ def words(figure):
     return [axes.get_title(loc="left"), *[t.get_text() for t in axes.texts], *ticks]
 
 
-def all_figures():
-    return {
-        "loss": plots.plot_loss_curves(CURVES, target=("best baseline", 5.25)),
-        "waves": plots.plot_wavelengths(RopeSpec(32, "half"), 128),
-        "length": plots.plot_loss_by_length(LENGTHS, 128, missing={"learned": [256]}),
-        "bound": plots.plot_distance_bound((64, 128)),
-    }
+FIGURES = {
+    "loss": lambda: plots.plot_loss_curves(CURVES, target=("best baseline", 5.25)),
+    "waves": lambda: plots.plot_wavelengths(RopeSpec(32, "half"), 128),
+    "length": lambda: plots.plot_loss_by_length(LENGTHS, 128, missing={"learned": [256]}),
+    "bound": lambda: plots.plot_decay(WIDTHS, range(257), kind="bound"),
+    "similarity": lambda: plots.plot_decay(
+        WIDTHS, [1, 10, 5000], kind="similarity", clamped=True, trained_length=512
+    ),
+    "factors": lambda: plots.plot_pair_factors(
+        {"a rotation with a long name": RopeSpec(32, "half", scaling=Yarn(4.0, 64))}
+    ),
+}
 
 
 def test_loss_curves_draw_the_given_points_and_name_the_last_one():
@@ -39,8 +45,7 @@ def test_loss_curves_draw_the_given_points_and_name_the_last_one():
 
 
 def test_an_encoding_has_the_same_colour_in_every_figure():
-    figures = all_figures()
-    colours = {figures[name].axes[0].lines[0].get_color() for name in ("loss", "waves", "length")}
+    colours = {FIGURES[name]().axes[0].lines[0].get_color() for name in ("loss", "waves", "length")}
     assert len(colours) == 1
 
 
@@ -62,6 +67,79 @@ def test_wavelengths_show_a_trained_length_beyond_every_wavelength():
     assert bottom < 10 < 10**6 < top
 
 
+def test_decay_draws_the_bound_of_the_paper_from_distance_zero():
+    axes = plots.plot_decay(WIDTHS, range(257), kind="bound").axes[0]
+    assert axes.get_xscale() == "linear"
+    for width, line in zip((64, 128), axes.lines, strict=True):
+        np.testing.assert_array_equal(line.get_xdata(), range(257))
+        np.testing.assert_array_equal(line.get_ydata(), distance_bound(width))
+
+
+def test_decay_draws_the_clamped_similarity_in_the_colour_of_the_plain_one():
+    figure = FIGURES["similarity"]()
+    axes = figure.axes[0]
+    lines = {line.get_label(): line for line in axes.lines}
+    assert axes.get_xscale() == "log"
+    for name, spec in WIDTHS.items():
+        for limited, label in ((False, name), (True, f"{name}, clamped")):
+            expected = similarity_curve(spec, [1, 10, 5000], clamped=limited)
+            np.testing.assert_array_equal(lines[label].get_ydata(), expected)
+        assert lines[name].get_color() == lines[f"{name}, clamped"].get_color()
+        assert lines[name].get_linestyle() != lines[f"{name}, clamped"].get_linestyle()
+    assert "trained length: 512 " in words(figure)
+
+
+def test_factors_are_those_of_the_spec_and_what_stands_still_is_named():
+    specs = {
+        "yarn": RopeSpec(32, "half", scaling=Yarn(4.0, 64)),
+        "part": RopeSpec(32, "half", scaling=Proportional(0.25, 8.0)),
+    }
+    figure = plots.plot_pair_factors(specs)
+    for line, spec in zip(figure.axes[0].lines, specs.values(), strict=True):
+        np.testing.assert_array_equal(line.get_ydata(), pair_factors(spec))
+    assert figure.axes[0].get_yscale() == "log"
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == ["yarn", "part (12 pairs stand still)"]
+
+
+def test_wavelengths_of_pairs_that_stand_still_are_left_out():
+    spec = RopeSpec(16, "half", scaling=Proportional(0.5))
+    figure = plots.plot_wavelengths({"half of it": spec}, 100)
+    figure.draw_without_rendering()
+    assert np.isfinite(figure.axes[0].get_ylim()).all()
+    assert "half of it (4 pairs stand still)" in [
+        text.get_text() for legend in figure.legends for text in legend.get_texts()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "drawn"),
+    [
+        ("$\\alpha$ $", "\\$\\alpha\\$ \\$"),  # no formula, which might not even parse
+        ("a\nb\x00", "a\ufffdb\ufffd"),
+        ("\udcff.json", "\ufffd.json"),
+        ("_hidden", " _hidden"),  # matplotlib leaves out names that begin with _
+        ("x" * 300, f"{'x' * 52}…{'x' * 19}"),
+    ],
+    ids=["formula", "control", "bytes", "underscore", "long"],
+)
+def test_names_from_files_are_drawn_as_they_are_or_shortened(name, drawn):
+    figure = plots.plot_pair_factors(
+        {name: RopeSpec(16, "half"), "other": RopeSpec(8, "half")}, title=name
+    )
+    figure.draw_without_rendering()
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [drawn, "other"]
+    assert figure.axes[0].get_title(loc="left") == drawn
+
+
+@pytest.mark.parametrize("length", [1, 2**63 - 1])
+def test_wavelengths_are_drawn_for_any_trained_length(length):
+    figure = plots.plot_wavelengths(RopeSpec(8, "half"), length)
+    figure.draw_without_rendering()
+    bottom, top = figure.axes[0].get_ylim()
+    assert bottom < length < top
+
+
 def test_lengths_that_cannot_be_computed_are_marked_as_such():
     figure = plots.plot_loss_by_length(LENGTHS, 128, missing={"learned": [256]})
     assert "learned: not possible" in words(figure)
@@ -77,9 +155,9 @@ def test_labels_of_curves_with_the_same_end_do_not_overlap():
     assert all(low.y1 <= high.y0 for low, high in itertools.pairwise(boxes))
 
 
-@pytest.mark.parametrize("name", ["loss", "waves", "length", "bound"])
+@pytest.mark.parametrize("name", FIGURES)
 def test_figures_are_labelled_and_nothing_leaves_the_picture(name):
-    figure = all_figures()[name]
+    figure = FIGURES[name]()
     figure.draw_without_rendering()
     axes = figure.axes[0]
     assert axes.get_xlabel()
@@ -93,7 +171,7 @@ def test_figures_are_labelled_and_nothing_leaves_the_picture(name):
 
 
 def test_svg_is_well_formed_described_and_in_the_colour_of_the_page():
-    svg = plots.figure_svg(all_figures()["loss"], "loss", 'rope < "learned" & none')
+    svg = plots.figure_svg(FIGURES["loss"](), "loss", 'rope < "learned" & none')
     root = ET.fromstring(svg)
     assert root.attrib["aria-label"] == 'rope < "learned" & none'
     assert "currentColor" in svg
@@ -103,7 +181,7 @@ def test_svg_is_well_formed_described_and_in_the_colour_of_the_page():
 
 
 def test_svg_identifiers_are_unique_to_the_figure_and_resolve():
-    svg = plots.figure_svg(all_figures()["length"], "length", "losses")
+    svg = plots.figure_svg(FIGURES["length"](), "length", "losses")
     root = ET.fromstring(svg)
     ids = [node.attrib["id"] for node in root.iter() if "id" in node.attrib]
     assert len(ids) == len(set(ids))
@@ -116,13 +194,14 @@ def test_svg_identifiers_are_unique_to_the_figure_and_resolve():
 
 
 def test_svg_of_the_same_figure_is_the_same_text():
-    one, two = (plots.figure_svg(all_figures()["waves"], "w", "waves") for _ in range(2))
+    one, two = (plots.figure_svg(FIGURES["waves"](), "w", "waves") for _ in range(2))
     assert one == two
 
 
 def test_drawing_leaves_the_settings_of_matplotlib_alone():
     before = dict(mpl.rcParams)
-    all_figures()
+    for figure in FIGURES.values():
+        figure()
     assert dict(mpl.rcParams) == before
 
 
@@ -132,4 +211,8 @@ def test_a_plot_of_nothing_is_refused():
     with pytest.raises(ConfigError, match=r"got \['rope'\]"):
         plots.plot_loss_by_length({"rope": []}, 128)
     with pytest.raises(ConfigError, match=r"got \{\}"):
-        plots.plot_distance_bound(())
+        plots.plot_decay({}, [1], kind="bound")
+    with pytest.raises(ConfigError, match=r"got \['distances'\]"):
+        plots.plot_decay(WIDTHS, [], kind="bound")
+    with pytest.raises(ConfigError, match=r"got \{\}"):
+        plots.plot_pair_factors({})

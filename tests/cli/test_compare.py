@@ -136,7 +136,7 @@ def test_a_missing_file_and_a_missing_output_are_named(ropewalk, tmp_path):
 def test_help_shows_examples_and_the_real_defaults():
     from ropewalk.cli.app import app
 
-    command = typer.main.get_command(app).commands["compare"]
+    command = typer.main.get_command(app).get_command(None, "compare")
     shown = {option.name: option.show_default for option in command.params}
     settings = ComparisonSettings(output="unused")
     for name in ("encodings", "seeds", "eval_lengths", "eval_scaling"):

@@ -1,4 +1,5 @@
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -35,6 +36,20 @@ def test_a_v5_file_has_one_dictionary_with_the_base_inside(tmp_path):
 )
 def test_every_form_is_printed(to, start):
     assert call("config", QWEN, "--to", to).output.startswith(start)
+
+
+def test_a_command_line_is_read_as_the_server_reads_it():
+    plain = FOLDER / "qwen2.5-7b.json"
+    flags = call("config", QWEN, "--to", "llama.cpp").output
+    result = call("config", plain, "--to", "vllm", "--flags", flags)
+    given, wanted = (
+        shlex.split(one.output) for one in (result, call("config", QWEN, "--to", "vllm"))
+    )
+    assert json.loads(given[1]) == json.loads(wanted[1])
+    assert given[2:] == wanted[2:]
+    assert "No closing quotation" in str(
+        call("config", plain, "--to", "v5", "--flags", "'").exception
+    )
 
 
 def test_bad_requests_are_config_errors(tmp_path):

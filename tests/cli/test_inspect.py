@@ -1,4 +1,6 @@
 import json
+import re
+import shlex
 import subprocess
 import sys
 import time
@@ -87,3 +89,15 @@ def test_it_answers_without_loading_torch():
     assert "llama3" in result.stdout
     # a generous bound that only a stray heavy import breaks; the benchmark times it
     assert time.perf_counter() - start < 20
+
+
+PAGE = FOLDER.parents[2] / "docs" / "inspect.md"
+SHOWN = re.findall(r"```text\n\$ ropewalk (.*)\n((?s:.*?))\n```", PAGE.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("command", "output"), SHOWN, ids=range(len(SHOWN)))
+def test_the_page_shows_what_the_commands_print(monkeypatch, command, output):
+    from ropewalk.cli.app import app as whole
+
+    monkeypatch.chdir(PAGE.parents[1])
+    assert CliRunner().invoke(whole, shlex.split(command)).output.rstrip() == output.rstrip()

@@ -100,7 +100,7 @@ def test_the_paper_preset_shows_the_papers_figures(ropewalk, tmp_path, monkeypat
 def test_help_shows_examples_and_the_real_defaults():
     from ropewalk.cli.app import app
 
-    command = typer.main.get_command(app).commands["pretrain"]
+    command = typer.main.get_command(app).get_command(None, "pretrain")
     settings = PretrainSettings(output="unused")
     shown = {option.name: option.show_default for option in command.params}
     in_config_files_alone = {"adam_beta1", "adam_beta2", "adam_epsilon"}

@@ -9,7 +9,7 @@ import torch
 from discovery import Found, config_for, rotary_classes
 from oracle import rotation_matrix
 
-from ropewalk import RopeSpec
+from ropewalk import ConfigError, RopeSpec
 from ropewalk.spec.from_config import specs_by_label
 from ropewalk.spec.sources import config_of, tower_of
 
@@ -47,10 +47,7 @@ def cases_of(found, **settings):
     """The rotations of a class under its default config, or with settings changed."""
     config = config_for(found, **settings)
     written = config_of(config)
-    if found.name == "MusicFlamingoRotaryEmbedding":  # whose config is that of a language model
-        written = {k: v for k, v in written.items() if not k.endswith("_config")}
-        written["head_dim"] = config.head_dim
-    family, tower = tower_of(written)
+    family, tower = tower_of(_of_music(found, written, config))
     kinds = getattr(config, "layer_types", None) or ()
     used = set(family.labels) if family.label_of else set(kinds)
     return [
@@ -58,6 +55,14 @@ def cases_of(found, **settings):
         for label, spec in specs_by_label(family, tower).items()
         if spec is not None and (not family.labels or label in used)
     ]
+
+
+def _of_music(found, written, config):
+    """Return the entries of one class under what the config of a language model says."""
+    if found.name != "MusicFlamingoRotaryEmbedding":
+        return written
+    own = {key: value for key, value in written.items() if not key.endswith("_config")}
+    return own | {"head_dim": config.head_dim}
 
 
 @functools.cache
@@ -84,6 +89,11 @@ RULES = {
 
 def cases_with(found, rope_type):
     """The rotations of a class whose default config is given another rule."""
+    return cases_of(found, **settings_with(found, rope_type))
+
+
+def settings_with(found, rope_type):
+    """Return what the default config of a class is told for another rule."""
     config = config_for(found)
     written = config.rope_parameters
     labels = [key for key, value in written.items() if isinstance(value, dict)]
@@ -96,6 +106,8 @@ def cases_with(found, rope_type):
         if rope_type == "longrope":
             new["short_factor"] = np.linspace(1.0, 2.0, pairs[label]).tolist()
             new["long_factor"] = np.linspace(2.0, 8.0, pairs[label]).tolist()
+            if found.model == "phimoe":
+                new |= {"short_mscale": 1.1, "long_mscale": 1.2}
         return new
 
     new = {
@@ -105,7 +117,63 @@ def cases_with(found, rope_type):
     settings = {"rope_parameters": new if labels else changed(written, "all")}
     if hasattr(config, "original_max_position_embeddings"):
         settings["original_max_position_embeddings"] = 512
-    return cases_of(found, **settings)
+    if found.name in _WITHOUT_HEAD_DIM:
+        settings["head_dim"] = config.hidden_size // config.num_attention_heads
+    return settings
+
+
+# Their config may leave head_dim out, and the shared rules then multiply None.
+_WITHOUT_HEAD_DIM = {
+    "HunYuanDenseV1RotaryEmbedding",
+    "HunYuanMoEV1RotaryEmbedding",
+    "MiniMaxRotaryEmbedding",
+    "MinistralRotaryEmbedding",
+    "MixtralRotaryEmbedding",
+}
+
+UNLIKE = {
+    # computed there, refused here
+    ("EfficientLoFTRRotaryEmbedding", "linear"): "scales a grid of an image",
+    ("EfficientLoFTRRotaryEmbedding", "proportional"): "scales a grid of an image",
+    ("Llama4VisionRotaryEmbedding", "linear"): "reads no rule: the factor has no effect",
+    ("Llama4VisionRotaryEmbedding", "dynamic"): "reads no rule: the factor has no effect",
+    ("Llama4VisionRotaryEmbedding", "proportional"): "reads no rule",
+    ("MusicFlamingoRotaryEmbedding", "linear"): "scales time stamps",
+    # described here, while the validator of its config asks for what differs between layers
+    ("Dots3NoteTextRotaryEmbedding", "longrope"): "num_attention_heads is a per-layer attribute",
+    ("EmbeddingGemma2RotaryEmbedding", "longrope"): "head_dim is a per-layer attribute",
+}
+"""Where transformers refuses a rule and ropewalk does not, or the reverse, and why."""
+
+
+def refusals(found, rope_type):
+    """Return why ropewalk and why transformers refuse a rule; None where they do not."""
+    settings = settings_with(found, rope_type)
+    ours = theirs = None
+    try:
+        config = config_for(found, **settings)
+    except Exception as error:  # the validators raise anything
+        theirs = f"{type(error).__name__}: {error}"
+        written = config_of(config_for(found)) | settings
+    else:
+        written = config_of(config)
+    try:
+        specs_by_label(*tower_of(_of_music(found, written, config_for(found))))
+    except ConfigError as error:
+        ours = str(error)
+    if ours is not None and theirs is None:
+        theirs = _failure_of_the_class(found, config)
+    return ours, theirs
+
+
+def _failure_of_the_class(found, config):
+    """Return why a class cannot be built with a config, or its table not be applied."""
+    try:
+        for case in cases_of(found):
+            theirs(case, config)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
 
 
 def positions_for(case):
@@ -123,14 +191,25 @@ def positions_for(case):
 
 def excess(case, seq_len=None):
     """Return by how much the worst entry is over its bound, and the structure that differs."""
-    spec, positions = case.spec, positions_for(case)
+    spec = case.spec
     low = spec.rotary_offset if case.cut else 0
     width = spec.rotary_dim if case.cut else spec.head_dim
+    matrices = theirs(case, case.config, seq_len)
+    return excess_of(matrices, spec, positions_for(case).numpy(), low, width, seq_len)
+
+
+def theirs(case, config, seq_len=None):
+    """Return the matrices of the class with a config, at the positions of a case."""
+    width = case.spec.rotary_dim if case.cut else case.spec.head_dim
     label = None if case.label == "all" else case.label
-    theirs = probe.matrices(case.found, case.config, label, width, positions, seq_len)
+    return probe.matrices(case.found, config, label, width, positions_for(case), seq_len)
+
+
+def excess_of(matrices, spec, positions, low, width, seq_len=None):
+    """Compare matrices with those of a spec, of ``width`` coordinates from ``low`` on."""
     pairs = spec.pairs(seq_len)
     worst = -np.inf
-    for matrix, position in zip(theirs, positions.numpy(), strict=True):
+    for matrix, position in zip(matrices, positions, strict=True):
         ours = rotation_matrix(spec, position, seq_len)[low : low + width, low : low + width]
         scaled = np.abs((position + spec.position_offset) * spec.position_scale)
         bound = np.zeros((spec.head_dim, spec.head_dim))

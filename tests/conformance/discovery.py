@@ -51,12 +51,22 @@ class Found:
 @functools.cache
 def rotary_classes() -> tuple[Found, ...]:
     """Every class that builds a rotary table, consumers left out, in order of the model."""
-    return tuple(
+    return tuple(found for found in _classes(_ROTARY) if found.name not in CONSUMERS)
+
+
+@functools.cache
+def indexer_classes() -> tuple[Found, ...]:
+    """Every class that chooses keys by scores of its own, in order of the model."""
+    return tuple(_classes(re.compile(r"Indexer$")))
+
+
+def _classes(pattern):
+    return [
         Found(path.parent.name, name)
         for path in sorted(_modeling_files())
         for name in _DEFINITION.findall(path.read_text(encoding="utf-8"))
-        if _ROTARY.search(name) and name not in CONSUMERS
-    )
+        if pattern.search(name)
+    ]
 
 
 @functools.cache

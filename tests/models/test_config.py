@@ -211,7 +211,9 @@ def test_a_missing_config_is_refused_in_one_line(tmp_path: Path) -> None:
         RoFormerConfig.from_pretrained(tmp_path / "absent")
 
 
-@pytest.mark.parametrize("path", [None, 5, "a\0b", "/" + "x" * 300, "/" + "x/" * 2500], ids=str)
+@pytest.mark.parametrize(
+    "path", [None, 5, "a\0b", "/" + "x" * 300, "/" + "x/" * 2500], ids=lambda path: f"{path!r:.12}"
+)
 def test_a_path_that_no_folder_can_have_is_refused_in_one_line(path: Any) -> None:
     with pytest.raises(CheckpointError) as caught:
         RoFormerConfig.from_pretrained(path)

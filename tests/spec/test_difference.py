@@ -9,7 +9,7 @@ from ropewalk.spec import Linear, RopeSpec
 from ropewalk.spec.difference import compare_readings, compare_specs
 from ropewalk.spec.engines import read_as
 from ropewalk.spec.facts import ModelFacts
-from ropewalk.spec.rewrite import convert_config, llama_cpp_flags, server_command
+from ropewalk.spec.rewrite import convert_config
 
 
 def reading(entries, engine="hf"):
@@ -83,24 +83,3 @@ def test_errors_are_not_carried_over():
         nested["rope_parameters"][name] = {"rope_type": "default", "rope_theta": theta}
     with pytest.raises(ConfigError, match="cannot hold layer types"):
         convert_config(nested, to="v4")
-
-
-def test_flags_of_llama_cpp():
-    flags = " ".join(llama_cpp_flags(config("qwen2.5-7b-yarn")))
-    assert flags == (
-        "--rope-freq-base 1000000 --rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 32768 "
-        "--ctx-size 131072"
-    )
-    with pytest.raises(ConfigError, match="'llama3'"):
-        llama_cpp_flags(config("llama-3.1-8b"))
-    with pytest.raises(ConfigError, match="truncate: false"):
-        llama_cpp_flags(config("gpt-oss-20b"))
-    with pytest.raises(ConfigError, match="layer types"):
-        llama_cpp_flags(config("gemma-3-4b"))
-
-
-def test_overrides_repeat_the_base():
-    name, overrides, *length = server_command(config("qwen2.5-7b-yarn"), engine="vllm")
-    assert (name, length) == ("--hf-overrides", ["--max-model-len", "131072"])
-    assert '"rope_theta":1000000.0' in overrides
-    assert server_command(config("llama-3.1-8b"), engine="sglang")[2] == "--context-length"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from config_files import config
 
-from ropewalk.errors import ConfigError
+from ropewalk.errors import ConfigError, RopewalkError
 from ropewalk.spec import Linear, LongRope, RopeSpec, Yarn
 from ropewalk.spec.engines import read_as
 from ropewalk.spec.facts import ModelFacts
@@ -124,6 +124,13 @@ def test_files_in_every_form(tmp_path):
     np.save(tmp_path / "c.npy", QWEN.inv_freq().astype(np.float32))
     (tmp_path / "d.json").write_text(json.dumps(QWEN.inv_freq().tolist()))
     (tmp_path / "e.json").write_text(json.dumps({"cos": cos.tolist(), "sin": sin.tolist()}))
+    np.savez(tmp_path / "f.npz", inv_freq=QWEN.inv_freq())
+    np.savez(tmp_path / "g.npz", cos=cos, sin=sin)
+    safetensors = pytest.importorskip("safetensors.numpy")
+    arrays = {"inv_freq": QWEN.inv_freq().astype(np.float32)}
+    safetensors.save_file(arrays, tmp_path / "h.safetensors")
+    tables32 = {"cos": cos.astype(np.float32), "sin": sin.astype(np.float32)}
+    safetensors.save_file(tables32, tmp_path / "i.safetensors")
     for path in tmp_path.iterdir():
         assert verify(load_dump(path), QWEN).is_right, path.name
 
@@ -136,3 +143,14 @@ def test_unreadable_dumps_are_refused(tmp_path, content):
     np.save(tmp_path / "object.npy", np.array([{}], dtype=object), allow_pickle=True)
     with pytest.raises(ConfigError):
         load_dump(tmp_path / "object.npy")
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".npy"])
+def test_damaged_files_of_arrays_are_refused(tmp_path, suffix):
+    path = tmp_path / f"dump{suffix}"
+    path.write_bytes(b"PK\x03\x04 no archive")
+    with pytest.raises(RopewalkError, match="dump"):
+        load_dump(path)
+    np.savez(tmp_path / "empty.npz", other=np.ones(3))
+    with pytest.raises(ConfigError, match="must hold inv_freq"):
+        load_dump(tmp_path / "empty.npz")

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from ropewalk.errors import ConfigError, ShapeError
-from ropewalk.spec.spectrum import Ladder
+from ropewalk.errors import ShapeError
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
+    from torch import Tensor
 
 IGNORED_LABEL = -100
 """The label of a token that is not predicted, as in torch and transformers."""
@@ -88,10 +86,13 @@ def masked_lm_sums(logits: Tensor, labels: Tensor) -> MaskedLMScore:
         ShapeError: The shapes do not belong together.
 
     Example:
+        >>> import torch
         >>> score = masked_lm_sums(torch.zeros(1, 3, 4), torch.tensor([[2, -100, 0]]))
         >>> round(score.perplexity, 3), score.count
         (4.0, 2)
     """
+    import torch  # here, so that measures of rotations do without
+
     if logits.shape[:-1] != labels.shape:
         raise ShapeError(
             "labels must have the shape of logits without its last dimension; got "
@@ -201,45 +202,3 @@ def ratio_standard_error(nll_sums: ArrayLike, counts: ArrayLike) -> float:
         return math.nan
     residuals = sums - sums.sum() / total * sizes
     return float(np.sqrt(groups / (groups - 1) * np.square(residuals).sum()) / total)
-
-
-def distance_bound(
-    rotary_dim: int, theta: float = 10_000.0, distances: ArrayLike = tuple(range(257))
-) -> NDArray[np.float64]:
-    r"""Return the curve of the RoFormer paper's Figure 2 over relative distances.
-
-    .. math:: \frac{1}{d/2} \sum_{j=1}^{d/2} |S_j|, \qquad
-              S_j = \sum_{i=0}^{j-1} e^{\mathrm{i} \Delta \theta^{-2i/d}}
-
-    By Abel summation the score of a query and a key at distance :math:`\Delta` is at most
-    d/2 times this, times the largest change between neighbouring pairs of their product. It is a
-    factor of an upper bound, not attention itself: a trained model may attend as strongly to far
-    tokens as to near ones, and the curve neither falls steadily nor goes to zero.
-
-    Args:
-        rotary_dim: Rotated width d, even, at least 2.
-        theta: Base of the ladder, greater than 1.
-        distances: Relative distances in positions, any real numbers, any shape.
-
-    Returns:
-        The curve, shape of ``distances``, float64, between 0 and (d/2 + 1) / 2.
-
-    Raises:
-        ConfigError: ``rotary_dim`` is odd or less than 2, or ``theta`` is not greater than 1.
-
-    References:
-        Su et al., 2021, arXiv:2104.09864, section 3.4.3 and equations 36 and 37.
-
-    Example:
-        >>> distance_bound(64, distances=[0, 10]).round(2)
-        array([16.5 ,  8.81])
-    """
-    if rotary_dim < 2 or rotary_dim % 2:
-        raise ConfigError(f"rotary_dim must be even and at least 2; got rotary_dim={rotary_dim}")
-    if not theta > 1.0:
-        raise ConfigError(f"theta must be greater than 1; got theta={theta}")
-    inv_freq = Ladder(theta, rotary_dim, rotary_dim // 2).inv_freq()
-    angles = np.asarray(distances, dtype=np.float64)[..., None] * inv_freq
-    partial_sums = np.hypot(np.cos(angles).cumsum(-1), np.sin(angles).cumsum(-1))
-    curve: NDArray[np.float64] = partial_sums.mean(-1)
-    return curve

@@ -1,71 +1,47 @@
-"""Figures of what `measures` returns; a figure belongs to the caller and no global state is used.
-
-Colours are those of Okabe and Ito, which stay apart for colour-blind readers; line styles and
-markers differ too, so that a figure survives a black-and-white printer.
-"""
+"""Figures of what the measures return; a figure belongs to the caller, no global state is used."""
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from ropewalk.analysis.measures import distance_bound
-from ropewalk.errors import ConfigError
+from ropewalk.analysis.figure_style import (
+    INK,
+    LOOKS,
+    STYLE,
+    figure_bytes,
+    label_curves,
+    label_ends,
+    looks,
+    new_axes,
+    note,
+    refuse_empty,
+    shown,
+    whole_numbers,
+)
+from ropewalk.analysis.rotation_curves import (
+    DECAY_TITLES,
+    decay_curves,
+    factor_curves,
+    wavelength_curves,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from numpy.typing import ArrayLike
 
+    from ropewalk.analysis.figure_style import Look
+    from ropewalk.analysis.rotation_curves import Curves
     from ropewalk.spec import RopeSpec
 
-INK = "#1b1e24"
-"""Colour of text and axes; `figure_svg` turns it into the text colour of the page."""
-_LOOKS: dict[str, tuple[str, Any, str]] = {  # colour, line style, marker
-    "rope": ("#0072B2", "-", "o"),
-    "learned": ("#D55E00", (0, (5, 2)), "s"),
-    "sinusoidal": ("#009E73", (0, (6, 2, 1.5, 2)), "^"),
-    "none": ("#8A8F98", (0, (1.5, 1.5)), "D"),
-    "rope, linear": ("#CC79A7", (0, (4, 1.5)), "v"),
-    "rope, ntk": ("#E69F00", (0, (7, 2)), "P"),
-}
-_OTHER_LOOKS: tuple[tuple[str, Any, str], ...] = (
-    *_LOOKS.values(),
-    ("#56B4E9", (0, (3, 1.5, 1, 1.5)), "X"),
-    ("#7A5C00", "-", "*"),
-)
-_STYLE: dict[Any, Any] = {
-    "font.family": "sans-serif",
-    "font.size": 11.0,
-    "axes.titlesize": 12.0,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.titlepad": 12.0,
-    "axes.labelpad": 7.0,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.alpha": 0.13,
-    "grid.color": INK,
-    "lines.linewidth": 2.0,
-    "lines.markersize": 5.0,
-    "text.color": INK,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "ropewalk",
-    "savefig.dpi": 150,
-}
-_SIZE = (8.0, 4.4)
-_LABEL_GAP = 0.062  # of the height of the axes: one line of text
+_SMOOTH = 300  # points; a longer curve is drawn thinner
+_MOST_MARKERS = 40
 
 
 def plot_loss_curves(
@@ -84,19 +60,19 @@ def plot_loss_curves(
     Raises:
         ConfigError: There is no curve, or an empty one.
     """
-    _refuse_empty(curves)
-    with mpl.rc_context(_STYLE):
-        figure, axes = _new_axes(title, "training step", "loss (nats per masked token)")
+    refuse_empty(curves)
+    with mpl.rc_context(STYLE):
+        figure, axes = new_axes(title, "training step", "loss (nats per masked token)")
         ends = []
-        for name, (color, style, marker) in _looks(curves).items():
+        for name, (color, style, marker) in looks(curves).items():
             steps, losses = np.asarray(curves[name], dtype=np.float64).T
             axes.plot(steps, losses, color=color, linestyle=style, marker=marker, label=name)
             ends.append((steps[-1], losses[-1], f"{name}  {losses[-1]:.2f}", color))
-        axes.xaxis.set_major_locator(_whole_numbers())
+        axes.xaxis.set_major_locator(whole_numbers())
         if target is not None:
             axes.axhline(target[1], color=INK, linewidth=1.0, linestyle=(0, (2, 3)))
-            _note(axes, target[0], (0.01, target[1]), below=True)
-        _label_ends(axes, ends)
+            note(axes, target[0], (0.01, target[1]), below=True)
+        label_ends(axes, ends)
     return figure
 
 
@@ -104,6 +80,7 @@ def plot_wavelengths(
     specs: RopeSpec | Mapping[str, RopeSpec],
     trained_length: int,
     *,
+    seq_len: int | None = None,
     title: str = "Wavelength ladder",
 ) -> Figure:
     """Draw the wavelength of every rotated pair on a logarithmic axis, and the trained length.
@@ -114,33 +91,31 @@ def plot_wavelengths(
     Args:
         specs: One rotation, or several by name, such as with and without scaling.
         trained_length: Longest text in training, tokens.
+        seq_len: Length of the row, for rules that depend on it.
         title: Heading of the figure.
 
     Raises:
-        ConfigError: There is no rotation.
+        ConfigError: There is no rotation, or its rule refuses the length.
     """
     ladders = dict(specs) if isinstance(specs, Mapping) else {"rope": specs}
-    _refuse_empty(ladders)
-    with mpl.rc_context(_STYLE):
-        figure, axes = _new_axes(
+    refuse_empty(ladders)
+    curves = wavelength_curves(ladders, trained_length, seq_len=seq_len)
+    with mpl.rc_context(STYLE):
+        figure, axes = new_axes(
             title, "rotated pair", "wavelength (positions per turn)", yscale="log"
         )
-        ends = []
-        for name, (color, style, marker) in _looks(ladders).items():
-            waves = ladders[name].wavelengths()
-            pairs = np.arange(len(waves))
-            axes.plot(pairs, waves, color=color, linestyle=style, marker=marker)
-            ends.append((pairs[-1], waves[-1], name, color))
+        ends = _draw(axes, curves, looks(curves), "pair", "wavelength")
+        length = float(trained_length)  # matplotlib takes no integers beyond int64
         bottom, top = axes.get_ylim()
-        bottom, top = min(bottom, trained_length / 2), max(top, trained_length * 4)
-        axes.axhline(trained_length, color=INK, linewidth=1.0, linestyle=(0, (2, 3)))
-        axes.axhspan(trained_length, top, color=INK, alpha=0.05, linewidth=0)
+        bottom, top = min(bottom, length / 2), max(top, length * 4)
+        axes.axhline(length, color=INK, linewidth=1.0, linestyle=(0, (2, 3)))
+        axes.axhspan(length, top, color=INK, alpha=0.05, linewidth=0)
         axes.set_ylim(bottom, top)
-        axes.xaxis.set_major_locator(_whole_numbers())
+        axes.xaxis.set_major_locator(whole_numbers())
         axes.grid(axis="x", visible=False)
-        _note(axes, f"trained length: {trained_length} tokens", (0.99, trained_length), below=True)
-        _note(axes, "no full turn seen in training", (0.01, top), below=True)
-        _label_ends(axes, ends)
+        note(axes, f"trained length: {trained_length} tokens", (0.01, length), below=True)
+        note(axes, "no full turn seen in training", (0.01, top), below=True)
+        label_curves(axes, ends)
     return figure
 
 
@@ -162,14 +137,14 @@ def plot_loss_by_length(
     Raises:
         ConfigError: There is no curve, or an empty one.
     """
-    _refuse_empty(curves)
+    refuse_empty(curves)
     missing = missing or {}
-    with mpl.rc_context(_STYLE):
-        figure, axes = _new_axes(
+    with mpl.rc_context(STYLE):
+        figure, axes = new_axes(
             title, "context (tokens)", "loss (nats per masked token)", xscale="log"
         )
         ends = []
-        for name, (color, style, marker) in _looks(curves).items():
+        for name, (color, style, marker) in looks(curves).items():
             lengths, losses, errors = np.asarray(curves[name], dtype=np.float64).T
             axes.plot(lengths, losses, color=color, linestyle=style, marker=marker)
             errors = np.nan_to_num(errors)
@@ -202,45 +177,102 @@ def plot_loss_by_length(
         axes.xaxis.set_major_formatter(
             FuncFormatter(lambda value, _: f"{value:.0f}\n{value / trained_length:g}×")
         )
-        _label_ends(axes, ends)
+        label_ends(axes, ends)
     return figure
 
 
-def plot_distance_bound(
-    rotary_dims: Iterable[int] = (64, 128),
+def plot_decay(
+    specs: Mapping[str, RopeSpec],
+    distances: ArrayLike,
     *,
-    theta: float = 10_000.0,
-    longest: int = 256,
-    title: str = "A factor of the upper bound on attention scores",
+    kind: str,
+    clamped: bool = False,
+    seq_len: int | None = None,
+    trained_length: int | None = None,
+    title: str | None = None,
 ) -> Figure:
-    """Draw `distance_bound` for some widths, as in Figure 2 of the RoFormer paper.
+    """Draw the bound of the RoFormer paper or the similarity of equal vectors over distance.
+
+    The horizontal axis is logarithmic unless the distances begin at 0.
 
     Args:
-        rotary_dims: Rotated widths, even.
-        theta: Base of the ladder.
-        longest: Greatest relative distance, positions.
+        specs: Rotations by name.
+        distances: Relative distances, positions, ascending, shape ``(points,)``.
+        kind: "bound", as in Figure 2 of the paper, or "similarity".
+        clamped: Whether to add the similarity whose angles stop at half a turn.
+        seq_len: Length of the row, for rules that depend on it.
+        trained_length: Longest text in training, tokens, to be marked; None: not marked.
+        title: Heading of the figure; None: what the kind is.
+
+    Raises:
+        ConfigError: There is no rotation or no distance, or the measure refuses an argument.
+
+    References:
+        Su et al., 2021, arXiv:2104.09864, figure 2; Men et al., 2024, arXiv:2405.14591.
+    """
+    refuse_empty({"distances": distances} if specs else specs)
+    curves = decay_curves(specs, distances, kind=kind, clamped=clamped, seq_len=seq_len)
+    logarithmic = float(np.min(distances)) > 0
+    with mpl.rc_context(STYLE):
+        figure, axes = new_axes(
+            DECAY_TITLES[kind] if title is None else title,
+            "relative distance (positions)",
+            {"bound": "mean |S| of the partial sums", "similarity": "mean cosine"}[kind],
+            xscale="log" if logarithmic else "linear",
+        )
+        ends = _draw(
+            axes, curves, _decay_looks(specs, curves, smooth=not logarithmic), "distance", kind
+        )
+        if kind == "bound":
+            axes.set_ylim(bottom=0.0)
+        else:
+            axes.axhline(0.0, color=INK, linewidth=0.8)
+        axes.margins(x=0.0)
+        if trained_length is not None and trained_length < float(np.max(distances)):
+            axes.axvline(trained_length, color=INK, linewidth=1.0, linestyle=(0, (2, 3)))
+            axes.annotate(
+                f"trained length: {trained_length} ",
+                (trained_length, 1.0),
+                xycoords=axes.get_xaxis_transform(),
+                ha="right",
+                va="top",
+                fontsize=10,
+            )
+        label_curves(axes, ends)
+    return figure
+
+
+def plot_pair_factors(
+    specs: Mapping[str, RopeSpec],
+    *,
+    seq_len: int | None = None,
+    title: str = "How much slower each pair turns",
+) -> Figure:
+    """Draw the factor by which scaling slows every rotated pair, on a logarithmic axis.
+
+    Args:
+        specs: Rotations by name.
+        seq_len: Length of the row, for rules that depend on it.
         title: Heading of the figure.
 
     Raises:
-        ConfigError: There is no width, or one is not valid.
-
-    References:
-        Su et al., 2021, arXiv:2104.09864, figure 2.
+        ConfigError: There is no rotation, or its rule refuses the length.
     """
-    distances = np.arange(longest + 1)
-    curves = {f"d = {d}": distance_bound(d, theta, distances) for d in rotary_dims}
-    _refuse_empty(curves)
-    with mpl.rc_context(_STYLE):
-        figure, axes = _new_axes(
-            title, "relative distance (positions)", "mean |S| of the partial sums"
-        )
-        ends = []
-        for name, (color, style, _) in _looks(curves).items():
-            axes.plot(distances, curves[name], color=color, linestyle=style, linewidth=1.6)
-            ends.append((distances[-1], curves[name][-1], name, color))
-        axes.set_ylim(bottom=0.0)
-        axes.margins(x=0.0)
-        _label_ends(axes, ends)
+    refuse_empty(specs)
+    curves = factor_curves(specs, seq_len=seq_len)
+    with mpl.rc_context(STYLE):
+        figure, axes = new_axes(title, "rotated pair", "unscaled / scaled frequency")
+        axes.set_yscale("log", base=2)
+        ends = _draw(axes, curves, looks(curves), "pair", "factor")
+        drawn = np.concatenate([columns["factor"] for columns in curves.values()])
+        drawn = drawn[np.isfinite(drawn)]
+        top = 1.25 * drawn.max(initial=1.6)
+        axes.set_ylim(0.9 * drawn.min(initial=1.0), top)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_locator(whole_numbers())
+        axes.grid(axis="x", visible=False)
+        label_curves(axes, ends)
     return figure
 
 
@@ -251,7 +283,7 @@ def curve_color(name: str) -> str:
         name: An encoding, or "rope, linear" and "rope, ntk" for scaled rotations; any other name
             gets the colour of text.
     """
-    return _LOOKS[name][0] if name in _LOOKS else INK
+    return LOOKS[name][0] if name in LOOKS else INK
 
 
 def figure_svg(figure: Figure, name: str, description: str) -> str:
@@ -269,11 +301,7 @@ def figure_svg(figure: Figure, name: str, description: str) -> str:
     """
     from html import escape
 
-    buffer = io.StringIO()
-    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    with mpl.rc_context(_STYLE):
-        figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
-    text = buffer.getvalue()
+    text = figure_bytes(figure, "svg", transparent=True).decode()
     text = text[text.index("<svg") :]
     text = re.sub(r' id="', f' id="{name}-', text)
     text = re.sub(r'href="#', f'href="#{name}-', text)
@@ -282,67 +310,31 @@ def figure_svg(figure: Figure, name: str, description: str) -> str:
     return text.replace("<svg ", f'<svg role="img" aria-label="{escape(description)}" ', 1)
 
 
-def _new_axes(title: str, xlabel: str, ylabel: str, **scales: Any) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=_SIZE, layout="constrained")
-    axes = figure.add_subplot(title=title, xlabel=xlabel, ylabel=ylabel, **scales)
-    return figure, axes
-
-
-def _whole_numbers() -> MaxNLocator:
-    return MaxNLocator(integer=True, steps=[1, 2, 2.5, 5, 10])
-
-
-def _looks(names: Iterable[str]) -> dict[str, tuple[str, Any, str]]:
-    """Give every curve its look: encodings always the same one, others in order."""
-    order = list(names)
-    free = [look for look in _OTHER_LOOKS if look not in [_LOOKS.get(name) for name in order]]
-    unknown = [name for name in order if name not in _LOOKS]
-    others = {name: free[number % len(free)] for number, name in enumerate(unknown)}
-    return {name: _LOOKS.get(name) or others[name] for name in order}
-
-
-def _refuse_empty(curves: Mapping[str, Any]) -> None:
-    empty = [name for name, rows in curves.items() if hasattr(rows, "__len__") and not len(rows)]
-    if not curves or empty:
-        raise ConfigError(f"a plot needs at least one curve with points; got {empty or curves!r}")
-
-
-def _label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
-    """Write each curve's name beside its last point, pushed apart where they would overlap."""
-    axes.autoscale_view()  # the limits must be final before anything is placed by them
-    to_axes = axes.transData + axes.transAxes.inverted()
-    last = max(x for x, _, _, _ in ends)
-    for x, y, text, color in ends:
-        if x < last:  # a curve that ends early is named where it ends
-            axes.annotate(
-                f" {text}", (x, y), xytext=(6, 0), textcoords="offset points", va="center",
-                color=color, fontweight="bold",
-            )  # fmt: skip
-    at_edge = sorted(
-        (to_axes.transform((x, y))[1], text, color) for x, y, text, color in ends if x == last
-    )
-    heights = [float(height) for height, _, _ in at_edge]
-    for _ in range(100):  # neighbours that overlap move apart by equal shares
-        for i in range(1, len(heights)):
-            overlap = max(0.0, _LABEL_GAP - (heights[i] - heights[i - 1]))
-            heights[i] += overlap / 2
-            heights[i - 1] -= overlap / 2
-    for height, (_, text, color) in zip(heights, at_edge, strict=True):
-        axes.text(
-            1.015, height, text, color=color, transform=axes.transAxes, va="center",
-            fontweight="bold",
+def _draw(
+    axes: Axes, curves: Curves, styles: Mapping[str, Look], x: str, y: str
+) -> list[tuple[float, float, str, str]]:
+    """Draw a column over another; return where each curve ends, its name and its colour."""
+    ends = []
+    for name, (color, style, marker) in styles.items():
+        xs, ys = curves[name][x], curves[name][y]
+        finite = np.flatnonzero(np.isfinite(ys))  # a pair that stands still is not in the picture
+        still = len(ys) - len(finite)
+        label = f"{name} ({still} pairs stand still)" if still else name
+        axes.plot(
+            xs, ys, color=color, linestyle=style, linewidth=1.6 if len(xs) <= _SMOOTH else 1.1,
+            marker=marker, markevery=1 + len(xs) // _MOST_MARKERS, label=shown(label),
         )  # fmt: skip
+        if finite.size:
+            ends.append((float(xs[finite[-1]]), float(ys[finite[-1]]), label, color))
+    return ends
 
 
-def _note(axes: Axes, text: str, place: tuple[float, float], *, below: bool = False) -> None:
-    """Write a small remark at (fraction of the width, data value)."""
-    axes.annotate(
-        text,
-        place,
-        xycoords=axes.get_yaxis_transform(),
-        xytext=(0, -4 if below else 4),
-        textcoords="offset points",
-        va="top" if below else "bottom",
-        ha="left" if place[0] < 0.5 else "right",
-        fontsize=10,
-    )
+def _decay_looks(specs: Iterable[str], curves: Iterable[str], *, smooth: bool) -> dict[str, Look]:
+    """Give a clamped curve the colour of its own, and no dashes to curves full of ripples."""
+    own = looks(specs)
+    found = {}
+    for name in curves:
+        color, style, _ = own[name if name in own else name.removesuffix(", clamped")]
+        solid = style if smooth else "-"
+        found[name] = (color, solid if name in own else (0, (5, 2)), "")
+    return found

@@ -1,23 +1,55 @@
-"""The one typer application, assembled from the command modules."""
+"""The one typer application; the module of a command is imported when the command is."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command, get_group
 
 from ropewalk import __version__
-from ropewalk.cli.compare import compare
-from ropewalk.cli.convert import convert
-from ropewalk.cli.diff import diff
-from ropewalk.cli.env import env
-from ropewalk.cli.fill_mask import fill_mask
-from ropewalk.cli.inspect import inspect
-from ropewalk.cli.pretrain import pretrain
-from ropewalk.cli.verify import verify
+
+# Name of every command, and of its module, which holds a function or a typer application so named.
+_COMMANDS = {
+    "compare": "compare",
+    "pretrain": "pretrain",
+    "fill-mask": "fill_mask",
+    "env": "env",
+    "inspect": "inspect",
+    "diff": "diff",
+    "verify": "verify",
+    "convert": "convert",
+    "plot": "plot",
+}
+
+
+class _Commands(TyperGroup):
+    """A group that builds a command when it is asked for: all of them take longer than one runs."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = dict.fromkeys(_COMMANDS)  # type: ignore[assignment]  # names to suggest
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        module = _COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        found = getattr(import_module(f"ropewalk.cli.{module}"), module)
+        if isinstance(found, typer.Typer):
+            return get_group(found)
+        single = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+        single.command(cmd_name)(found)
+        return get_command(single)
+
 
 app = typer.Typer(
     name="ropewalk",
+    cls=_Commands,
     help="Rotary position embeddings: train, compare and use RoFormer models.",
     no_args_is_help=True,
     add_completion=False,
@@ -41,13 +73,3 @@ def root(
     ] = False,
 ) -> None:
     """Rotary position embeddings: train, compare and use RoFormer models."""
-
-
-app.command("compare")(compare)
-app.command("pretrain")(pretrain)
-app.command("fill-mask")(fill_mask)
-app.command("env")(env)
-app.command("inspect")(inspect)
-app.command("diff")(diff)
-app.command("verify")(verify)
-app.add_typer(convert, name="convert")

@@ -21,12 +21,17 @@ def config(
     source: Annotated[str, typer.Argument(help="A config.json, model folder or GGUF file.")],
     to: Annotated[str, typer.Option("--to", help="v4, v5, llama.cpp, vllm or sglang.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File for v4 and v5; else printed.")
+        Path | None, typer.Option("--output", "-o", help="New file; else printed.")
+    ] = None,
+    flags: Annotated[
+        str | None,
+        typer.Option("--flags", help="Arguments of a server that are in effect, in one string."),
     ] = None,
 ) -> None:
     """Write the rope entries as transformers 4 or 5 have them, or as flags of a server.
 
-    What is written is read back and must give the same rotation.
+    What is written is read back and must give the same rotation. With `--flags` the source is
+    taken as a server has it that was started with these arguments of llama.cpp, vLLM or SGLang.
 
     **Examples**
 
@@ -35,22 +40,26 @@ def config(
     `ropewalk convert config config.json --to vllm`
 
     `ropewalk convert config config.json --to llama.cpp`
+
+    `ropewalk convert config config.json --to v5 --flags "--rope-scaling yarn --rope-scale 4"`
     """
     from ropewalk.errors import ConfigError
-    from ropewalk.spec import rewrite
+    from ropewalk.spec import rewrite, server_flags
     from ropewalk.spec.checks import choice
     from ropewalk.spec.facts import load_config
 
     choice("--to", to, ("v4", "v5", "llama.cpp", "vllm", "sglang"))
     entries = load_config(source)
+    if flags is not None:
+        entries = server_flags.with_flags(entries, _split(flags))
     if to in ("v4", "v5"):
         form: Any = to
         text = json.dumps(rewrite.convert_config(entries, to=form), indent=2)
     elif to == "llama.cpp":
-        text = shlex.join(rewrite.llama_cpp_flags(entries))
+        text = shlex.join(server_flags.llama_cpp_flags(entries))
     else:
         engine: Any = to
-        text = shlex.join(rewrite.server_command(entries, engine=engine))
+        text = shlex.join(server_flags.server_command(entries, engine=engine))
     if output is None:
         print(text)
         return
@@ -59,6 +68,15 @@ def config(
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(f"{text}\n", encoding="utf-8")
     print(output)
+
+
+def _split(flags: str) -> list[str]:
+    from ropewalk.errors import ConfigError
+
+    try:
+        return shlex.split(flags)
+    except ValueError as error:
+        raise ConfigError(f"--flags must be a command line; got {flags!r}: {error}") from error
 
 
 @convert.command("weights")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
+    from ropewalk.cli.printing import Printer
     from ropewalk.spec.inspection import Inspection, LayerReport
 
 
@@ -41,6 +40,7 @@ def inspect(
 
     `ropewalk inspect model.gguf --json`
     """
+    from ropewalk.cli.printing import printer
     from ropewalk.spec.engines import ENGINES
     from ropewalk.spec.facts import load_config
     from ropewalk.spec.inspection import inspect_config
@@ -49,88 +49,79 @@ def inspect(
     if as_json:
         print(json.dumps(found.to_json(), indent=2))
     else:
-        _show(found)
+        _show(found, printer())
     if found.fails(strict=strict):
         raise typer.Exit(1)
 
 
-def _show(found: Inspection) -> None:
-    """Print the report; without colours and at a fixed width when not on a terminal."""
-    import sys
-
-    from rich.console import Console
-
-    terminal = sys.stdout.isatty()
-    console = Console(highlight=False, width=None if terminal else 120, soft_wrap=not terminal)
+def _show(found: Inspection, out: Printer) -> None:
     facts = found.facts
     head = [facts.model_type or "unknown type"]
     if facts.layers is not None:
         head.append(f"{facts.layers} layers")
     head += [f"head {facts.head_dim}", f"layout {facts.layout}", f"format {facts.form}"]
-    _line(console, "model", "  ".join(head))
+    _line(out, "model", "  ".join(head))
     for layer in found.layers:
-        _show_layer(console, found, layer)
-    _show_engines(console, found)
+        _show_layer(out, found, layer)
+    _show_engines(out, found)
     for finding in found.findings:
         where = f" [{finding.layer_type}]" if finding.layer_type else ""
         text = f"{finding.code} {finding.severity}{where}: {finding.message} -> {finding.remedy}"
-        style = {"error": "red", "warning": "yellow"}.get(finding.severity)
-        console.print(text, markup=False, style=style)
+        out.line(text, style={"error": "red", "warning": "yellow"}.get(finding.severity))
     if not found.findings:
-        console.print("nothing found")
+        out.line("nothing found")
 
 
-def _line(console: Console, name: str, text: str) -> None:
-    console.print(f"{name:<12} {text}", markup=False)
+def _line(out: Printer, name: str, text: str) -> None:
+    out.line(f"{name:<12} {text}")
 
 
-def _show_layer(console: Console, found: Inspection, layer: LayerReport) -> None:
-    import math
-
+def _show_layer(out: Printer, found: Inspection, layer: LayerReport) -> None:
     title = "rotation" if layer.layer_type == "all" else layer.layer_type
-    console.print()
+    out.line()
     parts = [f"{layer.rope_type}  theta {layer.theta:g}  {layer.n_pairs} pairs"]
     if layer.rotary_dim != found.facts.head_dim:
         parts.append(f"rotary_dim {layer.rotary_dim}")
     if layer.ramp:
         parts.append("ramp {:g}-{:g}".format(*(round(end, 4) for end in layer.ramp)))
-    console.print(f"{title}: {'  '.join(parts)}", markup=False, style="bold")
+    out.line(f"{title}: {'  '.join(parts)}", style="bold")
     window = [f"configured {found.facts.longest or 'not given'}"]
     window.append(f"trained {layer.trained or 'not known'}")
     if found.target:
         window.append(f"target {found.target}")
-    _line(console, "window", "  ".join(window))
+    _line(out, "window", "  ".join(window))
     turning = [frequency for frequency in layer.inv_freq if frequency > 0]
     if turning:
         ends = f"{math.tau / max(turning):.4g} .. {math.tau / min(turning):.6g} positions"
         still = len(layer.inv_freq) - len(turning)
-        _line(console, "wavelengths", ends + (f"; {still} pairs stand still" if still else ""))
+        _line(out, "wavelengths", ends + (f"; {still} pairs stand still" if still else ""))
     if layer.turns:
         fast = sum(turns >= 32 for turns in layer.turns)
         middle = len(layer.turns) - fast - layer.never_turning
         half = sum(turns < 0.5 for turns in layer.turns)
         _line(
-            console,
+            out,
             "turns",
             f"in {layer.trained}: 32 or more on {fast} pairs, 1 to 32 on {middle}, "
             f"never one on {layer.never_turning} ({half} not even half)",
         )
-        _line(console, "critical", f"dimension {layer.critical_dim} of {layer.rotary_dim}")
-    _show_factors(console, layer)
+        _line(out, "critical", f"dimension {layer.critical_dim} of {layer.rotary_dim}")
+    _show_factors(out, layer)
     if layer.first_negative is not None:
         _line(
-            console,
+            out,
             "note",
             f"similarity first negative at distance {layer.first_negative} (heuristic; many good "
             "models exceed it)",
         )
     used, ignored = ", ".join(layer.used), ", ".join(layer.ignored)
-    _line(console, "keys", f"used: {used}   ignored: {ignored or '-'}")
+    _line(out, "keys", f"used: {used}   ignored: {ignored or '-'}")
     if layer.candidates:
-        console.print(_candidates(layer), markup=False)
+        out.line()
+        _show_candidates(out, layer)
 
 
-def _show_factors(console: Console, layer: LayerReport) -> None:
+def _show_factors(out: Printer, layer: LayerReport) -> None:
     low, high = min(layer.pair_factors), max(layer.pair_factors)
     untouched = sum(abs(factor - 1) < 1e-9 for factor in layer.pair_factors)
     first = next(i for i, f in enumerate(layer.pair_factors) if f >= high * (1 - 1e-9))
@@ -139,20 +130,19 @@ def _show_factors(console: Console, layer: LayerReport) -> None:
         text += f"; {layer.critical_factor:.4g} on the first pair that never turns"
     if layer.row_length is not None:
         text += f" (rows of {layer.row_length})"
-    _line(console, "slowed by", text)
+    _line(out, "slowed by", text)
     _line(
-        console,
+        out,
         "amplitude",
         f"cos and sin x {layer.attention_factor:.7g}   softmax scale x "
         f"{layer.softmax_scale_factor:.7g}",
     )
 
 
-def _candidates(layer: LayerReport) -> Table:
-    table = _table("candidate", "factor", "pairs changed", "largest", "amplitude", "never turn")
-    table.add_column("first negative", justify="right")
-    for option in layer.candidates:
-        table.add_row(
+def _show_candidates(out: Printer, layer: LayerReport) -> None:
+    head = ("candidate", "factor", "pairs changed", "largest", "amplitude", "never turn")
+    rows = [
+        (
             option.method,
             f"{option.factor:.3g}",
             str(option.pairs_changed),
@@ -161,35 +151,25 @@ def _candidates(layer: LayerReport) -> Table:
             str(option.never_turning),
             "-" if option.first_negative is None else str(option.first_negative),
         )
-    return table
+        for option in layer.candidates
+    ]
+    out.table([(*head, "first negative"), *rows], right=range(1, 7))
 
 
-def _show_engines(console: Console, found: Inspection) -> None:
+def _show_engines(out: Printer, found: Inspection) -> None:
     from ropewalk.spec.engines import ENGINES
     from ropewalk.spec.inspection import engine_verdict
 
-    table = _table("engine", "verdict", "longest context")
-    table.add_column("what differs")
-    table.add_column("profile")
+    rows = [("engine", "verdict", "longest context", "profile")]
+    differences = []
     for reading in found.engines:
-        notes = [reading.problem] if reading.problem else reading.notes
         longest = "-" if reading.longest is None else str(reading.longest)
-        table.add_row(
-            reading.engine,
-            engine_verdict(found, reading),
-            longest,
-            "; ".join(notes) or "-",
-            f"{ENGINES[reading.engine].version}: {ENGINES[reading.engine].provenance}",
-        )
-    console.print(table, markup=False)
-
-
-def _table(first: str, *others: str) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column(first)
-    for name in others:
-        table.add_column(name, justify="right")
-    return table
+        verdict = engine_verdict(found, reading)
+        rows.append((reading.engine, verdict, longest, ENGINES[reading.engine].provenance))
+        notes = [reading.problem] if reading.problem else reading.notes
+        differences += [f"{reading.engine}: {note}" for note in notes]
+    out.line()
+    out.table(rows, right=(2,))
+    out.line()
+    for text in differences:
+        out.line(text)

@@ -9,9 +9,7 @@ import typer
 
 
 def verify(
-    dump: Annotated[
-        str, typer.Argument(help="A .npy or .json file of inv_freq, or of cos and sin.")
-    ],
+    dump: Annotated[str, typer.Argument(help="A .npy, .npz, .safetensors or .json file.")],
     config: Annotated[str, typer.Argument(help="A config.json, model folder or GGUF file.")],
     layer_type: Annotated[
         str | None, typer.Option("--layer-type", help="Whose rotation, where there are several.")
@@ -26,7 +24,8 @@ def verify(
 
     An .npy file has the shape (pairs,), (2, positions, width) for cos and sin, or (positions,
     2 x pairs) for cos beside sin. A .json file is a list, or an object with `inv_freq` (and
-    `attention_factor`), or with `cos` and `sin`. Exit code 0: right; 1: wrong; 2: unreadable.
+    `attention_factor`), or with `cos` and `sin`; .npz and .safetensors have arrays of these
+    names. Exit code 0: right; 1: wrong; 2: unreadable.
 
     **Examples**
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from ropewalk.errors import CheckpointError
-from ropewalk.models.exchange import check_path, loading_errors, shown, writing_errors
+from ropewalk.models.file_errors import check_path, loading_errors, shown, writing_errors
 from ropewalk.models.heads import RoFormerForMaskedLM
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
 from ropewalk.errors import CheckpointError, ConfigError, RopewalkError
-from ropewalk.models.exchange import check_path, reason, shown
+from ropewalk.models.file_errors import check_exists, check_path, reason, shown
 from ropewalk.models.known_fields import (
     MODEL_TYPE,
     TRANSFORMERS_MODEL_TYPE,
@@ -77,7 +77,7 @@ class RopewalkRoFormerConfig(PreTrainedConfig):
         hidden_dropout_prob: Dropout of embeddings, projections and heads, 0 to 1.
         attention_probs_dropout_prob: Dropout of attention weights, 0 to 1.
         max_position_embeddings: Length the model is trained at. Only "learned" positions are
-            limited by it.
+            limited by it; the rule "dynamic" stretches rows that are longer.
         type_vocab_size: Rows of the token type embedding.
         initializer_range: Standard deviation of fresh weights, and root mean square of
             "sinusoidal" positions.
@@ -187,7 +187,10 @@ class RopewalkRoFormerConfig(PreTrainedConfig):
         if self.position_encoding != "rope":
             return None
         return spec_from_rope_parameters(
-            self.rope_parameters, head_dim=self.head_dim, layout="interleaved"
+            self.rope_parameters,
+            head_dim=self.head_dim,
+            layout="interleaved",
+            max_position_embeddings=self.max_position_embeddings,
         )
 
     @property
@@ -271,10 +274,7 @@ class RopewalkRoFormerConfig(PreTrainedConfig):
         path = pretrained_model_name_or_path
         check_path(path)
         try:
-            if Path(path).is_absolute() and not Path(path).exists():
-                raise CheckpointError(
-                    f"{shown(path)} must be the folder of a saved model; it does not exist"
-                )
+            check_exists(path)
             fields, rest = super().get_config_dict(path, **kwargs)
         except (RopewalkError, MemoryError):
             raise

@@ -7,12 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
 from ropewalk.errors import CheckpointError, ConfigError
-from ropewalk.models import exchange, inputs
+from ropewalk.models import exchange, file_errors, inputs
 from ropewalk.models.config import ATTENTION_IMPLEMENTATIONS, RopewalkRoFormerConfig
 from ropewalk.models.layers import RoFormerEmbeddings, RoFormerLayer
 from ropewalk.rotary import RotaryEmbedding, RotaryTable
@@ -112,12 +113,14 @@ class RoFormerPreTrainedModel(PreTrainedModel):
         """
         path = pretrained_model_name_or_path
         if path is not None or not {"config", "state_dict"} <= kwargs.keys():
-            exchange.check_path(path)
+            file_errors.check_path(path)
         if not kwargs.get("weights_only", True):
             raise ConfigError(
                 "weights_only must be True, since a pickle can run any code; got False"
             )
-        with exchange.loading_errors(path), exchange.without_load_report():
+        with file_errors.loading_errors(path), exchange.without_load_report():
+            # With peft installed transformers would look for an adapter first, on the hub.
+            file_errors.check_exists(path)
             loaded: Any = super().from_pretrained(
                 path,
                 *model_args,
@@ -161,7 +164,7 @@ class RoFormerPreTrainedModel(PreTrainedModel):
             ConfigError: The config was changed since the model was built, so that it does not
                 describe it any more, or could not be read back.
         """
-        exchange.check_path(save_directory)
+        file_errors.check_path(save_directory)
         self._check_config()
         state_dict = dict(self.state_dict() if state_dict is None else state_dict)
         if not self.config.tie_word_embeddings and exchange.BIAS_KEY in state_dict:
@@ -173,11 +176,11 @@ class RoFormerPreTrainedModel(PreTrainedModel):
             state_dict[prefix + exchange.TABLE_KEY] = exchange.position_table(
                 spec, self.config.max_position_embeddings
             ).to(self.dtype)
-        with exchange.writing_errors(save_directory):
+        with file_errors.writing_errors(save_directory):
             if Path(save_directory).is_file():
                 raise CheckpointError(
                     "save_directory must be a folder; got the file "
-                    f"{exchange.shown(save_directory)}"
+                    f"{file_errors.shown(save_directory)}"
                 )
             super().save_pretrained(
                 save_directory, is_main_process=is_main_process, state_dict=state_dict, **kwargs
@@ -210,6 +213,7 @@ class RoFormerEncoder(nn.Module):
         position_ids: Tensor,
         mask: Tensor | None,
         *,
+        lengths: int | Tensor | None = None,
         explicit: bool = False,
         keep_weights: bool = False,
         keep_states: bool = False,
@@ -220,6 +224,8 @@ class RoFormerEncoder(nn.Module):
             hidden: ``(batch, seq, hidden_size)``.
             position_ids: ``(seq,)`` or ``(batch, seq)``.
             mask: Broadcastable to ``(batch, heads, seq, seq)``, bool, True where a query may look.
+            lengths: What :func:`ropewalk.models.inputs.row_lengths` returns, if the rotation
+                depends on it.
             explicit: Spell the softmax out instead of calling the fused kernel.
             keep_weights: Also return the attention weights of every layer; needs ``explicit``.
             keep_states: Also return the input of every layer and the output of the last.
@@ -229,7 +235,8 @@ class RoFormerEncoder(nn.Module):
         """
         table: RotaryTable | None = None
         if self.rope is not None:
-            table = self.rope.table(position_ids, dtype=arithmetic_dtype(hidden.dtype))
+            dtype = arithmetic_dtype(hidden.dtype)
+            table = _table_of_rows(self.rope, position_ids, lengths, dtype)
         states: tuple[Tensor, ...] = (hidden,) if keep_states else ()
         maps: tuple[Tensor, ...] = ()
         for layer in self.layer:
@@ -239,6 +246,21 @@ class RoFormerEncoder(nn.Module):
             if keep_weights:
                 maps = (*maps, weights)
         return hidden, states, maps
+
+
+def _table_of_rows(
+    rope: RotaryEmbedding, position_ids: Tensor, lengths: int | Tensor | None, dtype: torch.dtype
+) -> RotaryTable:
+    """Return the table of positions in rows, or documents, of those lengths."""
+    if not isinstance(lengths, Tensor) or lengths.ndim == 1:
+        return rope.table(position_ids, seq_len=lengths, dtype=dtype)
+    places = position_ids.expand(lengths.shape)
+    cos = torch.empty((*lengths.shape, rope.spec.n_pairs), dtype=dtype, device=position_ids.device)
+    sin = torch.empty_like(cos)
+    for length in lengths.unique().tolist():
+        chosen = (lengths == length).to(places.device)
+        cos[chosen], sin[chosen] = rope.table(places[chosen], seq_len=length, dtype=dtype)
+    return RotaryTable(cos, sin)
 
 
 class RoFormerModel(RoFormerPreTrainedModel):
@@ -299,7 +321,9 @@ class RoFormerModel(RoFormerPreTrainedModel):
             attention_mask: ``(batch, seq)``, 1 for real tokens, 0 for padding.
             token_type_ids: ``(batch, seq)``; None means type 0.
             position_ids: ``(seq,)`` or ``(batch, seq)``; None means 0 to ``seq - 1``, padding
-                counted. For left padding under an absolute encoding, give them.
+                counted. For left padding under an absolute encoding, give them. Where the
+                rope_type depends on the length of a row ("dynamic", "longrope"), that is the span
+                of positions of its real tokens, or of those of each document.
             document_ids: ``(batch, seq)`` integers for rows of several documents: a token attends
                 only to tokens with its own number. None means one document per row.
             inputs_embeds: ``(batch, seq, embedding_size)`` in place of ``input_ids``.
@@ -316,7 +340,9 @@ class RoFormerModel(RoFormerPreTrainedModel):
             ShapeError: Shapes do not fit together, something is not a tensor of the right dtype,
                 a token does not exist, or the mask is not of zeros and ones.
             ConfigError: Both or neither of ``input_ids`` and ``inputs_embeds``; a position past
-                the learned table; documents whose positions are not given although they matter.
+                the learned table; documents whose positions are not given although they matter;
+                a mask, positions or documents in a traced graph, if the rotation depends on
+                the length of rows.
         """
         config = self.config
         implementation = config._attn_implementation
@@ -335,15 +361,19 @@ class RoFormerModel(RoFormerPreTrainedModel):
                 input_ids, attention_mask
             )
         mask = inputs.visible_keys(attention_mask, document_ids, shape)
-        position_ids = inputs.positions(config, position_ids, document_ids, shape, device)
+        places = inputs.positions(config, position_ids, document_ids, shape, device)
+        lengths: int | Tensor | None = None
+        if self.encoder.rope is not None and self.encoder.rope.spec.depends_on_length:
+            lengths = inputs.row_lengths(position_ids, attention_mask, document_ids, shape)
 
-        hidden = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
+        hidden = self.embeddings(input_ids, token_type_ids, places, inputs_embeds)
         if config.embedding_size != config.hidden_size:
             hidden = self.embeddings_project(hidden)
         hidden, states, maps = self.encoder(
             hidden,
-            position_ids,
+            places,
             mask,
+            lengths=lengths,
             explicit=bool(output_attentions) or implementation == "eager",
             keep_weights=bool(output_attentions),
             keep_states=bool(output_hidden_states),

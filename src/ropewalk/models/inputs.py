@@ -212,6 +212,66 @@ def _check_table(lowest: int, highest: int, length: int, size: int) -> None:
     )
 
 
+def row_lengths(
+    position_ids: Tensor | None,
+    attention_mask: Tensor | None,
+    document_ids: Tensor | None,
+    shape: tuple[int, int],
+) -> int | Tensor:
+    """Return how long the rows are, for scaling rules that depend on it.
+
+    The length of a row is the span of positions that its real tokens cover: their number, where
+    positions follow each other. So padding on either side, other rows of the batch and a shift of
+    all positions change nothing. Documents that share a row have lengths of their own.
+
+    Args:
+        position_ids: As the caller gave them, and :func:`positions` found them right.
+        attention_mask: ``(batch, seq)``, checked, or None.
+        document_ids: ``(batch, seq)``, checked, or None.
+        shape: (batch, seq).
+
+    Returns:
+        One length for all rows; or one per row, ``(batch,)``; or with documents one per token,
+        ``(batch, seq)``. What has no real token has length 1.
+
+    Raises:
+        ConfigError: Values would have to be read while a graph is traced.
+    """
+    given = {
+        "position_ids": position_ids,
+        "attention_mask": attention_mask,
+        "document_ids": document_ids,
+    }
+    for name, tensor in given.items():
+        if tensor is not None and not (readable(tensor) or tensor.is_meta):
+            raise ConfigError(
+                f"{name} must be left out under torch.compile and torch.export if the rope_type "
+                "depends on the length of the row, which is a constant of the graph; got a tensor; "
+                "run such a model eagerly"
+            )
+    tensors = [tensor for tensor in given.values() if tensor is not None]
+    if not tensors or tensors[0].is_meta or 0 in shape:
+        return shape[1]
+    # On the host, where lengths are needed, and where float64 holds every position.
+    places = torch.arange(shape[1]) if position_ids is None else position_ids.detach().cpu()
+    places = places.double().expand(shape)
+    real = torch.ones(shape, dtype=torch.bool)
+    if attention_mask is not None:
+        real = attention_mask.cpu() == 1
+    group = torch.arange(shape[0])[:, None].expand(shape)
+    if document_ids is not None:
+        pairs = torch.stack((group, document_ids.cpu()), dim=-1)
+        group = pairs.flatten(0, 1).unique(dim=0, return_inverse=True)[1].view(shape)
+    lowest = torch.full((int(group.max()) + 1,), torch.inf, dtype=torch.float64)
+    highest = -lowest
+    lowest.scatter_reduce_(0, group[real], places[real], "amin")
+    highest.scatter_reduce_(0, group[real], places[real], "amax")
+    spans = (highest - lowest).ceil().clamp(min=0.0).long() + 1
+    if bool((spans == spans[0]).all()):
+        return int(spans[0])
+    return spans if document_ids is None else spans[group]
+
+
 def masked_tokens(labels: Tensor, shape: tuple[int, int]) -> None:
     """Check the labels of a masked language model, but for their values.
 

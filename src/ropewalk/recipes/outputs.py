@@ -13,7 +13,7 @@ from ropewalk._version import __version__
 from ropewalk.data.files import find_files, given_path
 from ropewalk.errors import ConfigError, DataError
 from ropewalk.models.checkpoints import is_leftover
-from ropewalk.models.exchange import writing_errors
+from ropewalk.models.file_errors import writing_errors
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

@@ -14,7 +14,7 @@ import numpy as np
 
 from ropewalk.errors import CheckpointError, ConfigError
 from ropewalk.models.checkpoints import is_leftover
-from ropewalk.models.exchange import writing_errors
+from ropewalk.models.file_errors import writing_errors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from ropewalk.errors import ConfigError, ShapeError
-from ropewalk.rotary.apply import Turn, apply_turns, arithmetic_dtype, check_out
+from ropewalk.rotary.apply import apply_turns, arithmetic_dtype, check_out
 from ropewalk.rotary.checks import outputs, tensors
-from ropewalk.rotary.rates import Rates, kept_rates, row_lengths
+from ropewalk.rotary.rates import Rates, check_stored, kept_rates, row_lengths
 from ropewalk.rotary.tables import (
     RotaryTable,
     block_table,
@@ -19,6 +19,8 @@ from ropewalk.rotary.tables import (
     combine,
     geometry,
     joined,
+    on_mesh_of,
+    turns,
     undo,
     widest_dtype,
 )
@@ -26,8 +28,6 @@ from ropewalk.spec import RopeSpec
 from ropewalk.spec.checks import choice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ropewalk.rotary.rates import Lengths, SeqLen
 
 Role = Literal["query", "key"]
@@ -312,6 +312,15 @@ class RotaryEmbedding(nn.Module):
         """Show the spec."""
         return repr(self.spec)
 
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        """Accept the frequencies that other modules keep as a buffer, if they are these."""
+        stored = state_dict.pop(f"{prefix}inv_freq", None)
+        if stored is not None:
+            check_stored(stored, self.spec, f"{prefix}inv_freq")
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_on_device": {}}
 
@@ -384,17 +393,5 @@ class RotaryEmbedding(nn.Module):
                 f"table must have one column for each of the {self.spec.n_pairs} pairs; "
                 f"got {tuple(table.cos.shape)}"
             )
-        return apply_turns(x, list(self._turns(table, layouts)), seq_dim=seq_dim, out=out)
-
-    def _turns(self, table: RotaryTable, layouts: tuple[str, str]) -> Iterator[Turn]:
-        column = 0
-        for block in self._blocks():
-            columns = slice(column, column + block.n_pairs)
-            column += block.n_pairs
-            yield Turn(
-                block.rotary_offset,
-                table.cos[..., columns],
-                table.sin[..., columns],
-                source=getattr(block, layouts[0]),
-                target=getattr(block, layouts[1]),
-            )
+        parts = turns(self.spec, on_mesh_of(x, table), layouts)
+        return apply_turns(x, parts, seq_dim=seq_dim, out=out)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ropewalk.errors import ConfigError, ShapeError
+from ropewalk.errors import CheckpointError, ConfigError, ShapeError
 from ropewalk.spec import checks
 
 if TYPE_CHECKING:
@@ -71,6 +71,39 @@ def kept_rates(
                 kept.clear()
             kept[key] = found
     return found
+
+
+def check_stored(stored: Tensor, spec: RopeSpec, name: str) -> None:
+    """Refuse frequencies of a checkpoint that are not those of the spec.
+
+    Modules that keep frequencies as a buffer store them, perhaps rounded with the model; where
+    they depend on the length, those of a short row.
+
+    Args:
+        stored: As read from the checkpoint.
+        spec: The rotation.
+        name: Key of the checkpoint, for the message.
+
+    Raises:
+        CheckpointError: Other frequencies, or another number of them.
+    """
+    if stored.is_meta:
+        return
+    ours = torch.from_numpy(spec.inv_freq(1 if spec.depends_on_length else None))
+    theirs = stored.detach().cpu().double()
+    if theirs.shape != ours.shape:
+        raise CheckpointError(
+            f"{name} must have one frequency for each of the {len(ours)} pairs; "
+            f"got {tuple(theirs.shape)}"
+        )
+    # Half a unit in the last place of bfloat16, and of the smallest float16.
+    differs = ~((theirs - ours).abs() <= 2.0**-8 * ours + 2.0**-25)
+    if bool(differs.any()):
+        pair = int(differs.nonzero()[0])
+        raise CheckpointError(
+            f"{name} must be the frequencies of the spec, {ours[pair]:.6g} for pair {pair}; got "
+            f"{theirs[pair]:.6g}; build the spec from the config of the checkpoint"
+        )
 
 
 def row_lengths(seq_len: SeqLen | None, spec: RopeSpec, position_ids: Tensor) -> Lengths:

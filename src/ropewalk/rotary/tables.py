@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ropewalk.errors import ConfigError, ShapeError
+from ropewalk.rotary.apply import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -214,3 +215,42 @@ def geometry(spec: RopeSpec) -> list[tuple[str, int, int]]:
         spec: A rotation, with blocks or without.
     """
     return [(b.output_layout, b.rotary_offset, b.rotary_dim) for b in spec.blocks or (spec,)]
+
+
+def turns(spec: RopeSpec, table: RotaryTable, layouts: tuple[str, str]) -> list[Turn]:
+    """Return how every block turns its slice of a head.
+
+    Args:
+        spec: A rotation, with blocks or without.
+        table: One column for each of its pairs, block by block.
+        layouts: Names of the layouts that are read and written, "layout" or "output_layout".
+    """
+    column, parts = 0, []
+    for block in spec.blocks or (spec,):
+        columns = slice(column, column + block.n_pairs)
+        column += block.n_pairs
+        cos, sin = table.cos[..., columns], table.sin[..., columns]
+        source, target = (getattr(block, name) for name in layouts)
+        parts.append(Turn(block.rotary_offset, cos, sin, source, target))
+    return parts
+
+
+def on_mesh_of(x: Tensor, table: RotaryTable) -> RotaryTable:
+    """Return the table replicated on the mesh of a distributed tensor; beside others, as it is.
+
+    Args:
+        x: What is to be rotated.
+        table: A plain table, the same on every rank, or one that is distributed already.
+
+    References:
+        pytorch/pytorch#187443, huggingface/transformers#45028.
+    """
+    mesh = getattr(x, "device_mesh", None)
+    if mesh is None or hasattr(table.cos, "device_mesh"):
+        return table
+    from torch.distributed.tensor import DTensor, Replicate
+
+    placements = [Replicate()] * mesh.ndim
+    return RotaryTable(
+        *(DTensor.from_local(part, mesh, placements, run_check=False) for part in table)
+    )

@@ -8,13 +8,14 @@ from ropewalk.spec.findings import Case, Finding
 from ropewalk.spec.merge_checks import (
     check_by_length,
     check_conflicts,
-    check_flat,
+    check_shape,
     check_theta,
     check_trained_length,
 )
 from ropewalk.spec.merged import merge
 from ropewalk.spec.value_checks import (
     check_model,
+    check_queries,
     check_reads,
     check_values,
     check_windows,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 _CHECKS = (
     check_theta,
-    check_flat,
+    check_shape,
     check_conflicts,
     check_trained_length,
     check_by_length,
@@ -34,6 +35,7 @@ _CHECKS = (
     check_windows,
     check_values,
     check_reads,
+    check_queries,
     check_model,
 )
 

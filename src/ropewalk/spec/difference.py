@@ -10,6 +10,7 @@ import numpy as np
 
 from ropewalk.errors import ConfigError
 from ropewalk.spec.merged import ALL_LAYERS
+from ropewalk.spec.spectrum import frequency_ratios
 
 if TYPE_CHECKING:
     from ropewalk.spec.engines import EngineReading
@@ -67,8 +68,7 @@ def compare_specs(
             f"two rotations must have as many pairs to be compared; got {a.n_pairs} and {b.n_pairs}"
         )
     first, second = a.inv_freq(seq_len), b.inv_freq(seq_len)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = np.where(first == second, 1.0, second / first)
+    ratios = frequency_ratios(second, first)
     gap = np.abs(first - second)
     worst = int(np.argmax(gap)) if gap.max(initial=0.0) > 0 else None
     position = None

@@ -123,7 +123,12 @@ _MISTRAL = {
 }
 _HUNYUAN = frozenset({"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "factor"})
 _QUERY_SCALING = frozenset({"llama_4_scaling_beta", "max_position_embeddings"})
-_GPT = {"hidden_size": "n_embd", "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"}
+_GPT = {
+    "hidden_size": "n_embd",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+    "max_position_embeddings": "n_positions",
+}
 _PYTHIA = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}
 _SPEECH = {"rope_theta": "rotary_embedding_base"}
 _SEAMLESS = {"num_attention_heads": "speech_encoder_attention_heads"} | _SPEECH
@@ -132,13 +137,18 @@ _PHI: dict[str, Any] = {
     "renamed": {"su": "longrope", "yarn": "longrope"},
     "rope_types": ("default", "longrope"),
 }
+# Their attention cuts the rotated slice out, which the table of "proportional" does not fit.
+_CUTS_OUT = {"rope_types": ("default", "linear", "dynamic", "yarn", "llama3", "longrope")}
 _IF_ROTARY = ("position_embeddings_type", "rotary", "relative")
 
 _DETAILS: dict[str, dict[str, Any]] = {
     "apertus": {"defaults": _LLAMA3_64K},
     "apertus1p5_text": {"defaults": _LLAMA3_64K},
     "axk2": {"indexer": Indexer("C18")},
-    "bailing_hybrid": {"layers": "attention"},
+    "bailing_hybrid": {
+        "layers": "attention",
+        "keys": {"max_position_embeddings": "model_max_length"},
+    },
     "bamba": {"layers": "attention"},
     "clvp_encoder": {"rotates_if": ("use_rotary_embedding", True, True)},
     "codegen": {"keys": _GPT},
@@ -214,6 +224,8 @@ _DETAILS: dict[str, dict[str, Any]] = {
     "muse_spark_text": {"layers": "layer_rope_theta"},
     "olmo_hybrid": {"layers": "full"},
     "openai_privacy_filter": {"defaults": _GPT_OSS},
+    "persimmon": _CUTS_OUT,
+    "phi": _CUTS_OUT,
     "phi3": _PHI,
     "phi4_multimodal": _PHI,
     "phimoe": {"short_only": True, "rope_types": ("default", "longrope")},
@@ -224,11 +236,12 @@ _DETAILS: dict[str, dict[str, Any]] = {
     "qwen3_5_moe_text": {"layers": "attention"},
     "qwen3_5_text": {"layers": "attention"},
     "qwen3_next": {"layers": "attention"},
-    "qwen4_exp_text": {"layers": "attention", "indexer": Indexer("M3", "indexer_head_dim")},
+    "qwen4_exp_text": {"layers": "attention", "indexer": Indexer("M3", "indexer_head_dim", True)},
     "recurrent_gemma": {"layers": "attention", "rope_types": ("default",)},
     "seamless_m4t": {"rotates_if": _IF_ROTARY, "keys": _SEAMLESS},
     "seamless_m4t_v2": {"rotates_if": _IF_ROTARY, "keys": _SEAMLESS},
     "smollm3": {"layers": "no_rope_layers"},
+    "stablelm": _CUTS_OUT,
     "wav2vec2-bert": {"rotates_if": _IF_ROTARY, "keys": _SPEECH},
     "wav2vec2-conformer": {"rotates_if": _IF_ROTARY, "keys": _SPEECH},
     "zamba2": {
@@ -238,6 +251,13 @@ _DETAILS: dict[str, dict[str, Any]] = {
     },
 }
 
+_LOST_THETA = "blt_patcher higgs_audio_v2 ministral3 muse_spark_text voxtral_realtime_text"
+"""Classes that take 10,000 for a dictionary without a base."""
+_OWN_BASE = """apertus apertus1p5_text cosmos3_edge_text cwm ministral3 mistral4 moonshine_streaming
+    nemotron3_5_transcribe_asr_audio"""
+"""Classes whose documented dictionary holds a base of its own."""
+_FIXED = "codegen gptj roformer"
+"""Classes that read no rope entries at all."""
 _SWITCHED = "axk1 deepseek_v3 glm4_moe_lite mistral4 youtu"
 """Classes that read rope_interleave."""
 _SCALED_SOFTMAX = """axk1 axk2 bailing_hybrid deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite
@@ -278,6 +298,12 @@ def _collected() -> dict[str, Family]:
             families[name] = replace(families[name], sections=sections)
     for name, details in _DETAILS.items():
         families[name] = replace(families[name], **details)
+    for name, _ in _named(_LOST_THETA):
+        families[name] = replace(families[name], lost_theta=1e4)
+    for name, _ in _named(_OWN_BASE):
+        families[name] = replace(families[name], own_base=True)
+    for name, _ in _named(_FIXED):
+        families[name] = replace(families[name], fixed=True)
     for name, _ in _named(_SWITCHED):
         families[name] = replace(families[name], switch=("rope_interleave", "C17"))
     for name, _ in _named(_SCALED_SOFTMAX):

@@ -19,6 +19,7 @@ def _gemma3(head_dim: int) -> Family:
         head_dim,
         theta_keys=_LOCAL,
         scaled=(_FULL,),
+        old_name_only=True,
         every=("sliding_window_pattern", 6),
     )
 
@@ -43,6 +44,7 @@ def _modernbert() -> Family:
         _two(1.6e5, 1e4),
         theta_keys={_FULL: "global_rope_theta", _SLIDING: "local_rope_theta"},
         scaled=(_FULL, _SLIDING),
+        old_name_only=True,
         every=("global_attn_every_n_layers", 3),
     )
 
@@ -65,6 +67,7 @@ LAYERED: dict[str, Family] = {
         _two(5e5, 5e5),
         theta_keys={_FULL: "rope_theta", _SLIDING: "rope_theta"},
         scaled=(_FULL,),
+        old_name_only=True,
         every=("sliding_window_pattern", 4),
     ),
     "lfm3": Family(
@@ -99,7 +102,6 @@ LAYERED: dict[str, Family] = {
         256,
         partial={"indexed_attention": 0.25, _SLIDING: 0.25},
         theta_keys={"indexed_attention": "rope_theta", _SLIDING: "swa_rope_theta"},
-        scaled=("indexed_attention", _SLIDING),
         indexer=Indexer("C19"),
     ),
     "deepseek_v4": Family(
@@ -109,6 +111,8 @@ LAYERED: dict[str, Family] = {
         partial={"main": 0.125, "compress": 0.125},
         theta_keys={"main": "rope_theta", "compress": "compress_rope_theta"},
         scaled=("compress",),
+        completes={"yarn": {"attention_factor": 1.0}},
+        keys={"rotary_dim": "qk_rope_head_dim"},
         label_of={
             _SLIDING: "main",
             "compressed_sparse_attention": "compress",

@@ -29,6 +29,11 @@ class Convention:
     heads: tuple[int, ...] | None = None
     stage: Stage = "after_projection"
 
+    @property
+    def has_sections(self) -> bool:
+        """Whether mrope_section says which axis drives which pairs."""
+        return self.axes in ("contiguous", "strided", "ernie")
+
 
 CONVENTIONS: dict[str, Convention] = {
     # half-split pairs; C1 to C4 differ in the arithmetic alone, not in the rotation
@@ -79,6 +84,16 @@ class Indexer:
 
     convention: str
     head_dim_key: str = "index_head_dim"
+    optional: bool = False
+    """Whether configs without the key mean a model without indexers."""
+
+    def is_in(self, config: Mapping[str, Any]) -> bool:
+        """Return whether a model has indexers.
+
+        Args:
+            config: The config that holds the rotation.
+        """
+        return not self.optional or config.get(self.head_dim_key) is not None
 
 
 @dataclass(frozen=True)
@@ -94,13 +109,24 @@ class Family:
     partial: float | Mapping[str, float] | None = None
     """Documented share of the head that turns; None: the class does not read the key."""
     keys: Mapping[str, str] = field(default_factory=dict)
-    """Names that this family has for hidden_size, num_attention_heads, head_dim, rope_theta, ..."""
+    """Names that this family has for hidden_size, num_attention_heads, head_dim, rope_theta, ...;
+    of several, with spaces between them, the first that is there counts."""
     defaults: Mapping[str, Any] | None = None
     """Documented rope_parameters of a config without any (by label where they differ)."""
     theta_keys: Mapping[str, str] = field(default_factory=dict)
     """Label to the key beside the dictionary that holds its base, in configs of transformers 4."""
     scaled: tuple[str, ...] | None = None
     """Labels that a flat dictionary applies to; None: a flat dictionary is refused."""
+    lost_theta: float | None = None
+    """Base of a dictionary without one, where it is not the documented one."""
+    own_base: bool = False
+    """Whether a config without a dictionary has the documented base, whatever stands beside."""
+    fixed: bool = False
+    """Whether the class turns with the documented base and no rule, whatever the config says."""
+    old_name_only: bool = False
+    """Whether a flat dictionary counts as rope_scaling alone; as rope_parameters it is lost."""
+    completes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Keys that the class adds to a flat dictionary, by rope_type."""
     renamed: Mapping[str, str] = field(default_factory=dict)
     """rope_types that this class takes for another."""
     unused: frozenset[str] = frozenset()
@@ -129,6 +155,24 @@ class Family:
     def labels(self) -> tuple[str, ...]:
         """The layer types that have rotations of their own; empty where all are the same."""
         return tuple(self.theta) if isinstance(self.theta, Mapping) else ()
+
+    def base(self, label: str) -> float:
+        """Return the documented base.
+
+        Args:
+            label: Layer type, for classes with several bases.
+        """
+        if isinstance(self.theta, Mapping):
+            return self.theta.get(label, next(iter(self.theta.values())))
+        return self.theta
+
+    def partial_of(self, label: str) -> float | None:
+        """Return the documented share of the head that turns, or None where none is read.
+
+        Args:
+            label: Layer type, for classes with several shares.
+        """
+        return self.partial[label] if isinstance(self.partial, Mapping) else self.partial
 
     def convention_of(self, config: Mapping[str, Any]) -> Convention | None:
         """Return how the table is applied, or None where a builder of ``towers`` knows.

@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from ropewalk.spec.merged import ALL_LAYERS
+from ropewalk.spec.config_keys import ALL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ropewalk.spec.config_keys import Merged
     from ropewalk.spec.facts import ModelFacts
-    from ropewalk.spec.merged import Merged
 
 Severity = Literal["error", "warning", "note"]
 """The rotation is wrong; it may be; or it is as it is, and worth knowing."""
@@ -44,7 +44,7 @@ class Case:
 
     def where(self, name: str) -> str | None:
         """Return the layer type a finding is about; None where there is one for all layers."""
-        return None if name == ALL_LAYERS else name
+        return None if name == ALL else name
 
     def entry(self, name: str) -> Any:
         """Return an entry of the configuration, or None."""

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ropewalk.errors import ConfigError
 from ropewalk.spec import axes, checks
 from ropewalk.spec.by_length import LongRope
-from ropewalk.spec.config_keys import ALL, entry, rope_dictionaries
+from ropewalk.spec.config_keys import ALL, MROPE_KEYS, ORIGINAL, Merged, entry, gather, is_carrier
 from ropewalk.spec.family import Convention, Family
 from ropewalk.spec.parameters import spec_from_rope_parameters
 from ropewalk.spec.rope_spec import RopeSpec
-from ropewalk.spec.towers import TOWER_BUILDERS
 from ropewalk.spec.widths import bounded, dimension, head_width
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _SELECT = {"contiguous": axes.contiguous, "strided": axes.strided, "ernie": axes.ernie}
-_MROPE_KEYS = ("mrope_section", "mrope_interleaved", "interleaved")
 
 
 def specs_by_label(family: Family, config: Mapping[str, Any]) -> dict[str, RopeSpec | None]:
@@ -35,9 +34,9 @@ def specs_by_label(family: Family, config: Mapping[str, Any]) -> dict[str, RopeS
         return dict.fromkeys(family.labels or (ALL,))
     return {
         label: None
-        if parameters is None
-        else spec_of_label(family, config, parameters, label, family.convention_of(config))
-        for label, parameters in rope_dictionaries(family, config).items()
+        if merged is None
+        else spec_of_label(family, config, merged, family.convention_of(config))
+        for label, merged in gather(family, config).items()
     }
 
 
@@ -57,8 +56,7 @@ def rotates(family: Family, config: Mapping[str, Any]) -> bool:
 def spec_of_label(
     family: Family,
     config: Mapping[str, Any],
-    parameters: Mapping[str, Any],
-    label: str,
+    merged: Merged,
     convention: Convention | None,
     head_dim_key: str | None = None,
 ) -> RopeSpec:
@@ -67,50 +65,41 @@ def spec_of_label(
     Args:
         family: The family.
         config: The config that holds the rotation.
-        parameters: The complete dictionary of the label.
-        label: Kind of layer.
+        merged: The complete dictionary.
         convention: How the table is applied; None: the builder of the family knows.
         head_dim_key: Entry with the width of the vectors, where it is not that of a head.
 
     Raises:
         ConfigError: An entry is missing, contradicted or out of range.
     """
-    config = of_label(family, config, label)
+    config, values = of_label(family, config, merged.label), dict(merged.values)
     if convention is None:
-        return TOWER_BUILDERS[family.convention](family, config, dict(parameters))
-    values = dict(parameters)
+        from ropewalk.spec.towers import TOWER_BUILDERS  # few models need them
+
+        return TOWER_BUILDERS[family.convention](family, config, values)
     _check_type(family, convention, values)
     sections = _sections(family, convention, values)
-    head_dim, rotary_dim, offset = _slice(family, config, convention, values, label, head_dim_key)
+    head_dim, rotary_dim, offset = slice_of(family, config, merged, convention, head_dim_key)
     even = rotary_dim + rotary_dim % 2  # an odd share is rounded up in the table, not in the ladder
     if even > head_dim:
         raise ConfigError(f"head_dim must be even where all of it turns; got {head_dim}")
+    rope_type = values.get("rope_type")
+    if rope_type != "proportional":
+        values.pop("partial_rotary_factor", None)  # which is in the slice
     longest = entry(family, config, "max_position_embeddings")
-    if values.get("rope_type") in (None, "default", "linear", "proportional"):
+    if rope_type in ("default", "linear", "proportional"):
         longest = None  # which those types do not read
-    original = config.get("original_max_position_embeddings")
-    if values.get("rope_type") not in ("longrope", "yarn", "llama3"):
-        original = None
-    elif original is not None:
-        values.pop("original_max_position_embeddings", None)  # the one beside it wins
+    if merged.original_assumed and is_carrier(values):
+        del values[ORIGINAL]
     base = spec_from_rope_parameters(
         values,
         head_dim=even,
         layout=convention.layout,
         max_position_embeddings=longest,
-        original_max_position_embeddings=original,
     )
     scaling = base.scaling
     if family.short_only and isinstance(scaling, LongRope):
-        scaling = LongRope(
-            scaling.short_factor,
-            scaling.short_factor,
-            scaling.original_max_position_embeddings,
-            scaling.factor,
-            scaling.attention_factor,
-            short_mscale=scaling.short_mscale,
-            long_mscale=scaling.long_mscale,
-        )
+        scaling = replace(scaling, long_factor=scaling.short_factor)
     return RopeSpec(
         head_dim,
         convention.layout,
@@ -150,30 +139,38 @@ def of_label(family: Family, config: Mapping[str, Any], label: str) -> dict[str,
     return dict(config) | own
 
 
-def _slice(
+def slice_of(
     family: Family,
     config: Mapping[str, Any],
+    merged: Merged,
     convention: Convention,
-    values: dict[str, Any],
-    label: str,
-    head_dim_key: str | None,
+    head_dim_key: str | None = None,
 ) -> tuple[int, int, int]:
-    """Return width, rotated width and offset, and take the share out of ``values``."""
+    """Return the width of the vectors, and length and offset of the slice that turns.
+
+    Args:
+        family: The family.
+        config: The config as the layers of that kind see it.
+        merged: The complete dictionary.
+        convention: How the table is applied.
+        head_dim_key: Entry with the width of the vectors, where it is not that of a head.
+
+    Raises:
+        ConfigError: An entry is missing or out of range.
+    """
     if convention.slice == "mla":
-        values.pop("partial_rotary_factor", None)  # it restates qk_rope_head_dim
         rope = dimension(family, config, "qk_rope_head_dim")
         nope = checks.integer("qk_nope_head_dim", config.get("qk_nope_head_dim"), at_least=0)
         return bounded("qk_nope_head_dim + qk_rope_head_dim", nope + rope), rope, nope
     if head_dim_key is not None and config.get("qk_rope_head_dim") is not None:
-        values.pop("partial_rotary_factor", None)
         width = dimension(family, config, head_dim_key)
         rotary_dim = dimension(family, config, "qk_rope_head_dim")
     elif convention.slice == "rotary_dim":
-        width = head_width(family, config, label)
+        width = head_width(family, config, merged.label)
         rotary_dim = bounded("rotary_dim", config.get("rotary_dim", 64))
     else:
-        width = head_width(family, config, label)
-        rotary_dim = _share(family, config, values, width)
+        width = head_width(family, config, merged.label)
+        rotary_dim = _share(family, config, merged, width)
         if head_dim_key is not None:
             width = dimension(family, config, head_dim_key)
             rotary_dim = min(rotary_dim, width)
@@ -181,12 +178,12 @@ def _slice(
     return width, rotary_dim, offset
 
 
-def _share(family: Family, config: Mapping[str, Any], values: dict[str, Any], head_dim: int) -> int:
+def _share(family: Family, config: Mapping[str, Any], merged: Merged, head_dim: int) -> int:
     """Return the rotated width from partial_rotary_factor or an absolute rotary_dim."""
-    if values.get("rope_type") == "proportional":
+    if merged.rope_type == "proportional":
         return head_dim
-    share = values.pop("partial_rotary_factor", None)
-    absolute = config.get("rotary_dim") if "rotary_dim" in family.keys else None
+    share = merged.values.get("partial_rotary_factor")
+    absolute = entry(family, config, "rotary_dim") if "rotary_dim" in family.keys else None
     if share is None and absolute is not None:
         return bounded("rotary_dim", absolute)
     if share is None:
@@ -201,9 +198,9 @@ def _sections(
     family: Family, convention: Convention, values: dict[str, Any]
 ) -> tuple[int, int, int] | None:
     """Take the keys of M-RoPE out of the dictionary, and refuse those of another selector."""
-    if convention.axes not in _SELECT:
+    if not convention.has_sections:
         return None
-    section, *flags = (values.pop(key, None) for key in _MROPE_KEYS)
+    section, *flags = (values.pop(key, None) for key in MROPE_KEYS)
     for flag in flags:
         if flag is not None and flag is not (convention.axes == "strided"):
             raise ConfigError(

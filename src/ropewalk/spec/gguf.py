@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ropewalk.errors import ConfigError
 from ropewalk.spec import checks
+from ropewalk.spec.by_parts import Yarn
+from ropewalk.spec.gguf_layouts import layout_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 _MAGIC = b"GGUF"
 _MOST_KEYS = 65_536
@@ -37,13 +39,14 @@ _SCALARS = {
 }
 _STRING, _ARRAY, _FLOAT32 = 8, 9, 0
 _FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
-# Architectures whose rows llama.cpp rotates in neighbouring pairs.
-_INTERLEAVED = frozenset(
+# Architectures with a base of their own in sliding layers, 10,000 where the file has none, and
+# those whose sliding layers are scaled like the others (llama.cpp's load_arch_hparams).
+_SLIDING_BASE = ("gemma3", "gemma3n", "gemma-embedding", "plamo3", "step35", "mimo2")
+_TENTH_OF_ALL_DIM = ("deepseek2", "deepseek2-ocr", "deepseek32", "mistral4")
+_SLIDING_SCALED = frozenset(
     (
-    "llama", "llama4", "deci", "baichuan", "starcoder", "internlm2", "minicpm", "xverse",
-    "command-r", "cohere2", "olmo", "arctic", "deepseek", "deepseek2", "chatglm", "glm4",
-    "granite", "granitemoe", "mistral3", "smollm3", "plm", "bailingmoe", "ernie4_5",
-    "ernie4_5-moe", "arcee",
+    "afmoe", "cohere2", "cohere2moe", "exaone-moe", "exaone4", "gemma2", "gpt-oss", "llama4",
+    "maple", "mellum", "smallthinker", "spark2_5",
     )
 )  # fmt: skip
 
@@ -202,7 +205,10 @@ def config_of_gguf(header: GgufHeader) -> dict[str, Any]:
         header: The header of a language model.
 
     Raises:
-        ConfigError: It has no architecture, or entries that say nothing about a rotation.
+        ConfigError: It has no architecture, or one that does not rotate or is not known.
+
+    References:
+        ``load_hparams`` and ``llama_context`` of ggml-org/llama.cpp@0c1e57098.
     """
     meta = header.metadata
     arch = meta.get("general.architecture")
@@ -228,7 +234,9 @@ def config_of_gguf(header: GgufHeader) -> dict[str, Any]:
     config: dict[str, Any] = {"model_type": arch} | {
         key: value for key, value in named.items() if value is not None
     }
-    config["rope_layout"] = "interleaved" if arch in _INTERLEAVED else "half"
+    sections = get("rope.dimension_sections")
+    several = isinstance(sections, list) and len(sections) > 1 and all(sections[:2])
+    config["rope_layout"] = layout_of(arch, has_sections=several)
     width = get("rope.dimension_count")
     parameters = _rope_parameters(meta, arch, header.factors)
     if width is not None:
@@ -241,9 +249,12 @@ def config_of_gguf(header: GgufHeader) -> dict[str, Any]:
         elif width != whole:
             parameters["partial_rotary_factor"] = width / whole
     swa = get("rope.freq_base_swa")
+    if swa is None and arch in _SLIDING_BASE and get("attention.sliding_window"):
+        swa = 10_000.0
     config["rope_parameters"] = parameters
     if swa is not None:
-        sliding = {"rope_type": "default", "rope_theta": swa}
+        scaled = parameters if arch in _SLIDING_SCALED else {"rope_type": "default"}
+        sliding = scaled | {"rope_theta": swa}
         config["rope_parameters"] = {"full_attention": parameters, "sliding_attention": sliding}
     return config
 
@@ -256,30 +267,61 @@ def _rope_parameters(
     def get(key: str) -> Any:
         return meta.get(f"{arch}.rope.{key}")
 
-    # llama.cpp takes 10,000 where the file has no base; the file says nothing else.
+    # llama.cpp takes 10,000 where the file has no base, and linear where it has a factor alone.
     parameters: dict[str, Any] = {"rope_theta": get("freq_base") or 10_000.0}
-    kind = get("scaling.type") or "none"
-    original = get("scaling.original_context_length")
+    factor = get("scaling.factor") or get("scale_linear") or 1.0
+    kind = get("scaling.type") or "linear"
+    amplitude = get("scaling.attn_factor")
     if "rope_freqs.weight" in factors:
-        divisors = [float(value) for value in factors["rope_freqs.weight"]]
-        carrier = {"short_factor": divisors, "long_factor": divisors, "attention_factor": 1.0}
-        return parameters | {"rope_type": "longrope"} | carrier
+        if kind == "yarn":
+            raise ConfigError(
+                "a GGUF file must not have both rope_freqs.weight and rope.scaling.type yarn; got "
+                f"factor {factor!r}"
+            )
+        scale = checks.real("rope.scaling.factor", factor if kind == "linear" else 1, above=0.0)
+        divisors = [float(value) * scale for value in factors["rope_freqs.weight"]]
+        carrier = {"short_factor": divisors, "long_factor": divisors}
+        return (
+            parameters | {"rope_type": "longrope", "attention_factor": amplitude or 1.0} | carrier
+        )
+    original = get("scaling.original_context_length")
     if "rope_factors_long.weight" in factors:
         lists = {
             "short_factor": [*factors.get("rope_factors_short.weight", ())],
             "long_factor": [*factors["rope_factors_long.weight"]],
-            "attention_factor": get("scaling.attn_factor"),
+            "attention_factor": amplitude or 1.0,
             "original_max_position_embeddings": original,
         }
         kept = {key: value for key, value in lists.items() if value is not None}
         return parameters | {"rope_type": "longrope"} | kept
-    if kind == "none":
+    if kind in ("none", "longrope") or (kind == "linear" and factor == 1.0):
         return parameters | {"rope_type": "default"}
-    scaled = {
-        "rope_type": kind,
-        "factor": get("scaling.factor") or get("scale_linear"),
-        "original_max_position_embeddings": original if kind == "yarn" else None,
+    scaled = {"rope_type": kind, "factor": factor}
+    if kind == "yarn":
+        scaled |= _yarn_entries(get, arch, factor, amplitude) | {
+            "original_max_position_embeddings": original
+        }
+    return parameters | {key: value for key, value in scaled.items() if value is not None}
+
+
+def _yarn_entries(
+    get: Callable[[str], Any], arch: str, factor: Any, amplitude: Any
+) -> dict[str, Any]:
+    """Return YaRN's own keys; what a file calls yarn_attn_factor is overwritten when it is read."""
+    entries = {
         "beta_fast": get("scaling.yarn_beta_fast"),
         "beta_slow": get("scaling.yarn_beta_slow"),
     }
-    return parameters | {key: value for key, value in scaled.items() if value is not None}
+    all_dim = get("scaling.yarn_log_multiplier")
+    if all_dim:
+        all_dim = checks.real("rope.scaling.yarn_log_multiplier", all_dim, above=0.0)
+        # The tenth is in float32.
+        all_dim = round(all_dim * 10.0, 6) if arch in _TENTH_OF_ALL_DIM else all_dim
+        own = arch == "deepseek2" and all_dim != 1.0
+        entries |= {"mscale": all_dim if own else 1.0, "mscale_all_dim": all_dim}
+    if amplitude is not None and amplitude != 1.0:
+        rule = Yarn(factor, 1, **{k: v for k, v in entries.items() if v is not None})
+        entries["attention_factor"] = rule.amplitude(None) * checks.real(
+            "rope.scaling.attn_factor", amplitude, above=0.0
+        )
+    return entries

@@ -14,7 +14,7 @@ from ropewalk.spec.diagnose import diagnose
 from ropewalk.spec.engines import ENGINES, EngineReading, read_as
 from ropewalk.spec.facts import ModelFacts
 from ropewalk.spec.merged import ORIGINAL, Merged, merge, spec_of
-from ropewalk.spec.spectrum import wavelengths
+from ropewalk.spec.spectrum import frequency_ratios, similarity, wavelengths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -221,11 +221,7 @@ def first_negative(inv_freq: NDArray[np.float64], *, limit: int) -> int | None:
     """
     for start in range(1, limit + 1, _CHUNK):
         distances = np.arange(start, min(start + _CHUNK, limit + 1), dtype=np.float64)
-        sums = np.zeros_like(distances)
-        for frequency in inv_freq:
-            with np.errstate(over="ignore", invalid="ignore"):  # then no answer: not negative
-                sums += np.cos(distances * frequency)
-        negative = np.flatnonzero(sums < 0)
+        negative = np.flatnonzero(similarity(inv_freq, distances) < 0)
         if negative.size:
             return start + int(negative[0])
     return None
@@ -250,8 +246,7 @@ def _layer(
     rule = spec.scaling
     ramp = getattr(rule, "correction_range", None)
     limit = _limit(trained, facts, target)
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        factors = plain.inv_freq() / scaled
+    factors = frequency_ratios(plain.inv_freq(), scaled)
     return LayerReport(
         layer_type=name,
         rope_type=merged.rope_type,
@@ -302,8 +297,7 @@ def _candidates(
             longer = spec.extend(to=target, method=method, original_max_position_embeddings=trained)
         except ConfigError:
             continue
-        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-            factors = spec.inv_freq() / longer.inv_freq()
+        factors = frequency_ratios(spec.inv_freq(), longer.inv_freq())
         found.append(
             Candidate(
                 method,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ropewalk.errors import ConfigError
 from ropewalk.spec import checks
-from ropewalk.spec.config_keys import ALL, rope_dictionaries
+from ropewalk.spec.config_keys import ALL, Merged, gather
 from ropewalk.spec.family import CONVENTIONS, Convention, Family
 from ropewalk.spec.from_config import rotates, spec_of_label, specs_by_label
 from ropewalk.spec.layer_types import NO_ROPE, labels_of_layers, lists_layers
@@ -14,8 +15,6 @@ from ropewalk.spec.sources import config_of, tower_of
 from ropewalk.spec.use import RopeUse
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ropewalk.spec.rope_spec import RopeSpec
 
 _PLAIN = Convention("half")
@@ -31,8 +30,9 @@ def spec_from_config(x: object) -> RopeSpec:
         raise ConfigError(
             f"x must be a model with rotary embeddings; this {config['model_type']} has none"
         )
-    if len(different) > 1 or family.indexer is not None:
-        names = ", ".join(map(str, specs)) + (" and an indexer" if family.indexer else "")
+    indexed = family.indexer is not None and family.indexer.is_in(config)
+    if len(different) > 1 or indexed:
+        names = ", ".join(map(str, specs)) + (" and an indexer" if indexed else "")
         raise ConfigError(
             f"x must have one rotation; this {config['model_type']} has several ({names}); "
             "use RopeSpec.per_layer_type(x) or ropewalk.rope_layers(x)"
@@ -94,24 +94,21 @@ def rope_layers(x: object) -> list[dict[str, RopeUse] | None]:
     labels = labels_of_layers(family, config)
     if not rotates(family, config):
         return [None] * len(labels)
-    parameters = rope_dictionaries(family, config)
+    gathered = gather(family, config)
     uses: dict[Any, dict[str, RopeUse] | None] = {NO_ROPE: None}
     for label in dict.fromkeys(labels):
         if label in uses:
             continue
-        key = label if label in parameters else ALL
-        own = parameters.get(key)
-        if own is not None and key != label:
-            own = own | {"rope_theta": label}  # a base of this layer alone
-        uses[label] = None if own is None else _uses(family, config, own, key)
+        own = gathered.get(label if label in gathered else ALL)
+        if own is not None and label not in gathered:  # a base of this layer alone
+            own = replace(own, values={**own.values, "rope_theta": label})
+        uses[label] = None if own is None else _uses(family, config, own)
     return [uses[label] for label in labels]
 
 
-def _uses(
-    family: Family, config: dict[str, Any], parameters: Mapping[str, Any], label: str
-) -> dict[str, RopeUse]:
+def _uses(family: Family, config: dict[str, Any], merged: Merged) -> dict[str, RopeUse]:
     convention = family.convention_of(config)
-    spec = spec_of_label(family, config, parameters, label, convention)
+    spec = spec_of_label(family, config, merged, convention)
     kind = convention or _PLAIN
     values = family.convention == "C24"
     if family.convention == "C14":
@@ -129,11 +126,11 @@ def _uses(
             softmax_scale_factor=factor,
         )
     }
-    sliding = label in ("sliding_attention", "main")
-    if family.indexer is not None and not sliding:
+    sliding = merged.label in ("sliding_attention", "main")
+    if family.indexer is not None and family.indexer.is_in(config) and not sliding:
         other = CONVENTIONS[family.indexer.convention]
         key = family.indexer.head_dim_key
-        uses["indexer"] = RopeUse(spec_of_label(family, config, parameters, label, other, key))
+        uses["indexer"] = RopeUse(spec_of_label(family, config, merged, other, key))
     return uses
 
 

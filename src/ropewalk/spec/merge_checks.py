@@ -7,9 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ropewalk.spec import checks
-from ropewalk.spec.facts import ROPE_KEYS
+from ropewalk.spec.config_keys import (
+    ORIGINAL,
+    ROPE_KEYS,
+    entry,
+    is_carrier,
+    names_rule_too_late,
+)
 from ropewalk.spec.findings import Finding, equal_lists, number
-from ropewalk.spec.merged import ORIGINAL, written_dictionary
 
 if TYPE_CHECKING:
     from ropewalk.spec.findings import Case
@@ -18,11 +23,25 @@ if TYPE_CHECKING:
 def check_theta(case: Case) -> Iterator[Finding]:
     """S3 and S4: the base comes from nowhere."""
     old, new = case.entry("rope_scaling"), case.entry("rope_parameters")
-    written = written_dictionary(case.facts)
-    has_base = any(case.entry(name) is not None for name in ("rope_theta", "rotary_emb_base"))
-    if (case.facts.family is not None and case.facts.family.labels) or has_base:
+    family = case.facts.reader
+    beside = entry(family, case.facts.config, "rope_theta")
+    for name, merged in case.layers.items():
+        taken = merged.values["rope_theta"]
+        stated = merged.written.get("rope_theta", None if family.labels else beside)
+        if stated is not None and taken != stated and (beside is None or taken != beside):
+            yield Finding(
+                "THETA_LOST",
+                "error",
+                f"rope_theta {checks.abridged(stated)} is not read where it stands; "
+                f"{case.facts.model_type} takes {checks.abridged(taken)}",
+                "write the base where the class reads it: into rope_parameters, or nowhere if it "
+                "has one base alone",
+                case.where(name),
+            )
+    known_labels = case.facts.family is not None and family.labels
+    if known_labels or beside is not None:
         return
-    default = case.facts.base()
+    default = family.base("")
     if isinstance(old, Mapping) and old and isinstance(new, Mapping) and "rope_theta" in new:
         if "rope_theta" not in old:
             yield Finding(
@@ -36,8 +55,8 @@ def check_theta(case: Case) -> Iterator[Finding]:
     for name, merged in case.layers.items():
         if "rope_theta" in merged.written:
             continue
-        default = case.facts.base(name)
-        scaled = merged.rope_type != "default" and bool(written)
+        default = merged.values["rope_theta"]
+        scaled = merged.rope_type != "default" and bool(merged.written)
         yield Finding(
             "THETA_DEFAULTED",
             "error" if scaled else "note",
@@ -48,19 +67,48 @@ def check_theta(case: Case) -> Iterator[Finding]:
         )
 
 
-def check_flat(case: Case) -> Iterator[Finding]:
+def check_shape(case: Case) -> Iterator[Finding]:
     """S5: keys that stand where the class does not look."""
-    written = case.entry("rope_parameters")
-    if not (case.facts.two_bases and isinstance(written, Mapping)):
+    written = case.entry("rope_scaling") or case.entry("rope_parameters")
+    family, model = case.facts.reader, case.facts.model_type
+    if family.old_name_only:
+        written, old = case.entry("rope_parameters"), case.entry("rope_scaling")
+        if isinstance(old, Mapping) and not written and names_rule_too_late(family, old, {}):
+            yield Finding(
+                "RULE_IGNORED",
+                "error",
+                f"type {checks.abridged(old['type'])} in rope_scaling is passed over by the class "
+                f"of {model}, which has set rope_type to 'default' before: nothing is scaled",
+                "write it as rope_type",
+            )
+    if not isinstance(written, Mapping):
         return
-    flat = sorted(str(key) for key in written if key in ROPE_KEYS)
-    if flat:
+    kind = written.get("rope_type", written.get("type"))
+    if family.fixed and kind not in (None, "default"):
+        yield Finding(
+            "RULE_IGNORED",
+            "error",
+            f"rope_type {checks.abridged(kind)} is never applied: {model} reads no rope entries",
+            "remove it, or use a class that reads it",
+        )
+    nested = any(label in written for label in family.labels)
+    flat = sorted(str(key) for key in written if key in ROPE_KEYS or not nested)
+    if family.old_name_only and flat:
         yield Finding(
             "FLAT_IGNORED",
             "error",
-            f"rope_parameters of {case.facts.model_type} must be nested by layer type; the flat "
+            f"rope_parameters of {model} must be nested by layer type; the flat "
             f"keys {', '.join(flat)} reach no layer, which all stay unscaled",
             'write them into rope_parameters["full_attention"]',
+        )
+    below = sorted(str(key) for key, value in written.items() if isinstance(value, Mapping))
+    if below and not family.labels:
+        yield Finding(
+            "NESTED_IGNORED",
+            "error",
+            f"rope_parameters of {model} must be flat; what stands below {', '.join(below)} "
+            "reaches no layer",
+            "write the keys of one of them into rope_parameters itself",
         )
 
 
@@ -71,7 +119,7 @@ def check_conflicts(case: Case) -> Iterator[Finding]:
         if None not in pair and pair[0] != pair[1]:
             yield _conflict(
                 f"rope_type {pair[0]!r} and type {pair[1]!r} differ; rope_type wins in "
-                "transformers and vLLM",
+                "transformers, and vLLM refuses both",
                 "keep rope_type",
                 case.where(name),
             )
@@ -116,9 +164,8 @@ def check_trained_length(case: Case) -> Iterator[Finding]:
         if kind not in ("yarn", "llama3", "longrope"):
             continue
         given = number(merged.values.get(ORIGINAL))
-        stated = ORIGINAL in merged.written or case.entry(ORIGINAL) is not None
-        carrier = kind == "longrope" and equal_lists(merged) and "attention_factor" in merged.values
-        if not stated and longest is not None and not carrier:
+        carrier = kind == "longrope" and is_carrier(merged.values)
+        if merged.original_assumed and longest is not None and not carrier:
             guess = f" (max / factor = {longest / factor:g})" if factor and factor > 1 else ""
             yield Finding(
                 "ORIGINAL_MISSING",

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import copy
-import json
 from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
 
 from ropewalk.errors import ConfigError
 from ropewalk.spec import checks
@@ -40,7 +37,7 @@ def convert_config(config: Mapping[str, Any], *, to: Form) -> dict[str, Any]:
         {'rope_theta': 100000.0, 'rope_type': 'default'}
     """
     checks.choice("to", to, _FORMS)
-    facts = _checked(config)
+    facts = checked(config)
     layers = merge(facts)
     result = copy.deepcopy(dict(config))
     text: dict[str, Any] = text_part(result)  # type: ignore[assignment]
@@ -65,72 +62,15 @@ def convert_config(config: Mapping[str, Any], *, to: Form) -> dict[str, Any]:
     return result
 
 
-def llama_cpp_flags(config: Mapping[str, Any]) -> list[str]:
-    """Return the flags that give llama.cpp the rotation of a configuration.
+def checked(config: Mapping[str, Any]) -> ModelFacts:
+    """Return the facts of a configuration without errors.
 
     Args:
         config: The configuration.
 
     Raises:
-        ConfigError: No flag can say it: layer types, llama3 and longrope are in the GGUF file.
+        ConfigError: It has an error that would be carried over.
     """
-    merged, facts = _only(config, "llama.cpp flags")
-    values, kind = merged.values, merged.rope_type
-    if values.get("partial_rotary_factor", 1.0) != 1.0:
-        raise ConfigError(
-            "llama.cpp has no flag for partial_rotary_factor; got "
-            f"{values['partial_rotary_factor']!r}; the converter writes it into the GGUF file"
-        )
-    flags = ["--rope-freq-base", _plain(values["rope_theta"])]
-    if kind == "default":
-        flags += ["--rope-scaling", "none"]
-    elif kind == "linear":
-        flags += ["--rope-scaling", "linear", "--rope-scale", _plain(values["factor"])]
-    elif kind == "yarn":
-        flags += ["--rope-scaling", "yarn", "--rope-scale", _plain(values["factor"])]
-        flags += ["--yarn-orig-ctx", _plain(values[ORIGINAL])]
-        for key, flag in (("beta_fast", "--yarn-beta-fast"), ("beta_slow", "--yarn-beta-slow")):
-            if values.get(key):
-                flags += [flag, _plain(values[key])]
-        if compare_readings(read_as(facts, "hf"), read_as(facts, "llama.cpp"))[0].is_none is False:
-            raise ConfigError(
-                "llama.cpp has no flag for what differs there: "
-                f"{'; '.join(read_as(facts, 'llama.cpp').notes)}"
-            )
-    else:
-        raise ConfigError(
-            f"llama.cpp has no flag for rope_type {kind!r}; the converter writes it into the GGUF "
-            "file"
-        )
-    longest = read_as(facts, "vllm").longest if kind != "default" else facts.longest
-    return flags if longest is None else [*flags, "--ctx-size", str(longest)]
-
-
-def server_command(config: Mapping[str, Any], *, engine: Literal["vllm", "sglang"]) -> list[str]:
-    """Return the arguments that give vLLM or SGLang the rotation of a configuration.
-
-    The dictionary replaces that of the model, so it repeats rope_theta.
-
-    Args:
-        config: The configuration.
-        engine: "vllm" or "sglang".
-
-    Raises:
-        ConfigError: It has an error that would be carried over, or the engine is another one.
-    """
-    checks.choice("engine", engine, ("vllm", "sglang"))
-    facts = _checked(config)
-    longest = read_as(facts, "vllm").longest
-    text = text_part(convert_config(config, to="v5"))
-    overrides = json.dumps({"rope_parameters": text["rope_parameters"]}, separators=(",", ":"))
-    names = {
-        "vllm": ("--hf-overrides", "--max-model-len"),
-        "sglang": ("--json-model-override-args", "--context-length"),
-    }[engine]
-    return [names[0], overrides] + ([] if longest is None else [names[1], str(longest)])
-
-
-def _checked(config: Mapping[str, Any]) -> ModelFacts:
     facts = ModelFacts.of(config)
     errors = [finding for finding in diagnose(facts) if finding.severity == "error"]
     if errors:
@@ -139,17 +79,6 @@ def _checked(config: Mapping[str, Any]) -> ModelFacts:
             f"{errors[0].message}; {errors[0].remedy}"
         )
     return facts
-
-
-def _only(config: Mapping[str, Any], what: str) -> tuple[Merged, ModelFacts]:
-    facts = _checked(config)
-    layers = merge(facts)
-    merged = layers.get(ALL_LAYERS)
-    if merged is None:
-        raise ConfigError(
-            f"{what} can hold one rotation for all layers; got layer types {sorted(layers)}"
-        )
-    return merged, facts
 
 
 def _dictionary(merged: Merged, *, drop_original: bool) -> dict[str, Any]:
@@ -178,7 +107,3 @@ def _write_v4(
     if partial is not None:
         text["partial_rotary_factor"] = partial
     text["rope_scaling"] = None if values == {"rope_type": "default"} else values
-
-
-def _plain(value: Any) -> str:
-    return np.format_float_positional(float(value), trim="-")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -58,3 +59,62 @@ def wavelengths(inv_freq: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     with np.errstate(divide="ignore", over="ignore"):
         return 2.0 * np.pi / np.abs(np.asarray(inv_freq, dtype=np.float64))
+
+
+def frequency_ratios(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    r"""Return how many times faster each pair turns in one rotation than in another.
+
+    .. math:: \omega^a_j / \omega^b_j
+
+    Args:
+        a: Radians per position, any shape.
+        b: The same of the other rotation.
+
+    Returns:
+        Same shape, float64: 1 where both stand still, infinity where b alone does.
+
+    Example:
+        >>> frequency_ratios(np.array([1.0, 0.4, 0.0]), np.array([1.0, 0.1, 0.0]))
+        array([1., 4., 1.])
+    """
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        return np.where(a == b, 1.0, a / b)
+
+
+def similarity(
+    inv_freq: NDArray[np.float64],
+    distances: NDArray[np.float64],
+    *,
+    weights: NDArray[np.float64] | None = None,
+    largest_angle: float = math.inf,
+) -> NDArray[np.float64]:
+    r"""Return the score of equal vectors at a distance, relative to that at distance 0.
+
+    .. math:: B(\Delta) = \frac{\sum_j w_j \cos(\min(|\Delta \omega_j|, a))}{\sum_j w_j}
+
+    Args:
+        inv_freq: Radians per position, shape ``(pairs,)``.
+        distances: Positions, any shape.
+        weights: Share of each pair, greater than 0; None: all alike.
+        largest_angle: a, radians; pairs that would turn further stay there.
+
+    Returns:
+        Shape of ``distances``, float64, -1 to 1; NaN where an angle is not finite.
+
+    References:
+        Men et al., 2024, arXiv:2405.14591.
+
+    Example:
+        >>> similarity(np.array([np.pi, np.pi / 3]), np.array([0.0, 1.0])).round(2)
+        array([ 1.  , -0.25])
+    """
+    shares = np.ones(len(inv_freq)) if weights is None else weights
+    total = np.zeros(np.shape(distances))
+    for frequency, share in zip(inv_freq, shares, strict=True):  # a row at a time: little memory
+        with np.errstate(over="ignore", invalid="ignore"):
+            angles = distances * frequency
+            if largest_angle < math.inf:
+                angles = np.minimum(np.abs(angles), largest_angle)
+            total += share * np.cos(angles)
+    curve: NDArray[np.float64] = total / shares.sum()
+    return curve

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from typing import TYPE_CHECKING
 
 from ropewalk.errors import ConfigError
 from ropewalk.spec import checks
-from ropewalk.spec.facts import ROPE_KEYS
+from ropewalk.spec.config_keys import QUERY_SCALING, ROPE_KEYS
 from ropewalk.spec.findings import Finding, number
 from ropewalk.spec.merged import spec_of
 from ropewalk.spec.parameters import ROPE_TYPES
@@ -105,9 +104,8 @@ def check_values(case: Case) -> Iterator[Finding]:
     for name, merged in case.layers.items():
         where = case.where(name)
         for key in merged.ignored:
-            near = difflib.get_close_matches(str(key), sorted(ROPE_KEYS), 1, 0.6)
-            hint = f"; did you mean {near[0]!r}?" if near and near[0] != key else ""
-            if key not in ("mrope_section", "mrope_interleaved", "llama_4_scaling_beta"):
+            hint = _nearest(key)
+            if key != QUERY_SCALING or key not in merged.unused:
                 yield Finding(
                     "UNKNOWN_KEY",
                     "warning",
@@ -116,19 +114,7 @@ def check_values(case: Case) -> Iterator[Finding]:
                     "remove it, or correct its name",
                     where,
                 )
-        part = number(
-            merged.written.get("partial_rotary_factor", case.entry("partial_rotary_factor"))
-        )
-        family = case.facts.family
-        if part not in (None, 1.0) and family is not None and family.partial is None:
-            yield Finding(
-                "UNKNOWN_KEY",
-                "warning",
-                f"partial_rotary_factor {part:g} is not read by the class of "
-                f"{case.facts.model_type}, which turns the whole head",
-                "remove it, or use a class that reads it",
-                where,
-            )
+        yield from _unread_share(case, merged, where)
         factor = number(merged.values.get("factor"))
         if factor is not None and factor < 1:
             yield Finding(
@@ -150,12 +136,38 @@ def check_values(case: Case) -> Iterator[Finding]:
             )
 
 
+def _nearest(key: object) -> str:
+    import difflib  # slow to load, and seldom needed
+
+    near = difflib.get_close_matches(str(key), sorted(ROPE_KEYS), 1, 0.6)
+    return f"; did you mean {near[0]!r}?" if near and near[0] != key else ""
+
+
+def _unread_share(case: Case, merged: Merged, where: str | None) -> Iterator[Finding]:
+    family = case.facts.reader
+    name = family.keys.get("partial_rotary_factor", "partial_rotary_factor")
+    part = merged.written.get(name, case.entry(name))
+    if part is None or part == 1.0 or family.partial is not None:
+        return
+    breaks = merged.rope_type != "default"  # the shared rules read it, the class does not
+    yield Finding(
+        "UNKNOWN_KEY",
+        "error" if breaks else "warning",
+        f"partial_rotary_factor {checks.abridged(part)} is not read by the class of "
+        f"{case.facts.model_type}, which turns the whole head"
+        + (f", with a table for a part of it from {merged.rope_type!r}" if breaks else ""),
+        "remove it, or use a class that reads it",
+        where,
+    )
+
+
 def _lists(case: Case, merged: Merged, where: str | None) -> Iterator[Finding]:
-    partial = number(merged.values.get("partial_rotary_factor")) or 1.0
-    pairs = int(case.facts.head_dim * partial) // 2
+    pairs = (_widths(case, merged)[1] + 1) // 2
     for key in ("short_factor", "long_factor"):
         value = merged.values.get(key)
-        if merged.rope_type == "longrope" and isinstance(value, list) and len(value) != pairs:
+        if merged.rope_type != "longrope" or not isinstance(value, list) or not pairs:
+            continue
+        if len(value) != pairs:
             yield Finding(
                 "LIST_LENGTH",
                 "error",
@@ -163,6 +175,35 @@ def _lists(case: Case, merged: Merged, where: str | None) -> Iterator[Finding]:
                 "write one entry per pair, half the rotated width",
                 where,
             )
+
+
+def _widths(case: Case, merged: Merged) -> tuple[int, int]:
+    """Return how wide a head is and how much of it turns; 0 where that cannot be said."""
+    try:
+        return case.facts.slice(merged)[:2]
+    except ConfigError:
+        return 0, 0
+
+
+def check_queries(case: Case) -> Iterator[Finding]:
+    """Factors on queries that grow with the position, beside the rotation."""
+    for name, merged in case.layers.items():
+        beta = merged.values.get(QUERY_SCALING)
+        if beta is not None and QUERY_SCALING in merged.unused:
+            yield _query_scaling(f"{QUERY_SCALING} {checks.abridged(beta)}", case.where(name))
+    if case.facts.family is not None and case.entry("attn_temperature_tuning"):
+        yield _query_scaling("attn_temperature_tuning", None)
+
+
+def _query_scaling(entry: str, where: str | None) -> Finding:
+    return Finding(
+        "QUERY_SCALING",
+        "note",
+        f"{entry} multiplies queries by a factor that grows with the position, which is no part "
+        "of the rotation",
+        "apply it beside the rotation, as the code of the model does",
+        where,
+    )
 
 
 def check_model(case: Case) -> Iterator[Finding]:
@@ -180,21 +221,19 @@ def check_model(case: Case) -> Iterator[Finding]:
 def check_reads(case: Case) -> Iterator[Finding]:
     """Odd widths, and whatever the rules themselves refuse."""
     for name, merged in case.layers.items():
-        partial = number(merged.values.get("partial_rotary_factor")) or 1.0
-        head = case.facts.width(name)
-        width = (
-            int(head * partial) if 0 < partial <= 1 and merged.rope_type != "proportional" else head
-        )
-        if width % 2 or width < 2:
+        head, width = _widths(case, merged)
+        if width % 2:
+            refused = width == head
             yield Finding(
                 "ODD_DIM",
-                "error",
-                f"the rotated width must be even; head_dim {head} * "
-                f"partial_rotary_factor {partial:g} gives {width}",
+                "error" if refused else "warning",
+                f"the rotated width must be even; of head_dim {head}, {width} coordinates turn"
+                + ("" if refused else f"; transformers turns {width + 1} on the ladder of {width}"),
                 "choose a head_dim and a partial_rotary_factor with an even product",
                 case.where(name),
             )
-            continue
+            if refused:
+                continue
         known = {f.code for f in (*check_values(case), *check_yarn(case)) if f.severity == "error"}
         try:
             spec_of(merged, case.facts)

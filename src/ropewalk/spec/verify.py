@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -14,16 +15,16 @@ from ropewalk.errors import ConfigError
 from ropewalk.spec import checks
 from ropewalk.spec.by_length import DynamicNTK, LongRope
 from ropewalk.spec.by_parts import Llama3, Yarn
-from ropewalk.spec.engines import stretched
+from ropewalk.spec.engine_rules import stretched
+from ropewalk.spec.rope_spec import RopeSpec
+from ropewalk.spec.safetensors_file import read_header
 from ropewalk.spec.scaling import Linear
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
-
-    from ropewalk.spec.rope_spec import RopeSpec
 
     Array = NDArray[np.float64]
 
@@ -31,6 +32,7 @@ _MOST_BYTES = 1 << 30
 _INV_FREQ_TOLERANCE = 4e-3  # half an ulp of bfloat16 is 2^-9 of the value
 _TABLE_TOLERANCE = 8e-3  # and at most 2^-8 for values up to 2
 _MOST_POSITIONS = 4096
+_NAMES = ("inv_freq", "attention_factor", "cos", "sin")
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ def load_dump(path: str | os.PathLike[str]) -> Dump:
         path: A .npy file: frequencies (1-D), cos and sin stacked (2, positions, width), or a
             cache of cos | sin side by side (positions, 2 * pairs). Or a .json file: a list of
             frequencies, or an object with inv_freq (and attention_factor), or with cos and sin.
+            Or a .npz or .safetensors file with arrays of these names.
 
     Raises:
         ConfigError: The file is missing, too large, or holds something else.
@@ -89,13 +92,28 @@ def load_dump(path: str | os.PathLike[str]) -> Dump:
     if not path.is_file() or path.stat().st_size > _MOST_BYTES:
         raise ConfigError(f"DUMP must be a file of at most {_MOST_BYTES} bytes; got {str(path)!r}")
     try:
-        if path.suffix == ".npy":
-            return _from_array(np.load(path, allow_pickle=False))
+        if path.suffix in (".npy", ".npz"):
+            with path.open("rb") as stream:  # numpy leaves its own open where the content is bad
+                found = np.load(stream, allow_pickle=False)
+                if isinstance(found, np.ndarray):
+                    return _from_array(found)
+                return _from_named({name: found[name] for name in found if name in _NAMES})
+        if path.suffix == ".safetensors":
+            file = read_header(path)
+            return _from_named(
+                {
+                    entry.name: file.rows(entry, 0, math.prod(entry.shape[:1])).reshape(entry.shape)
+                    for entry in file.entries
+                    if entry.name in _NAMES
+                }
+            )
         return _from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, RecursionError, EOFError) as error:
+    except (OSError, ValueError, RecursionError, EOFError, BadZipFile) as error:
         if isinstance(error, ConfigError):
             raise
-        raise ConfigError(f"DUMP must be .npy or .json; got {str(path)!r}: {error}") from error
+        raise ConfigError(
+            f"DUMP must be .npy, .npz, .safetensors or .json; got {str(path)!r}: {error}"
+        ) from error
 
 
 def verify(
@@ -164,8 +182,9 @@ def hypotheses(
             "the exponents are divided by head_dim instead of rotary_dim",
             np.float64(spec.theta) ** exponents,
         )
-        whole = spec.replace(rotary_dim=spec.head_dim, rotary_offset=0, scaling=None)
-        yield "PARTIAL_IGNORED", "the whole head turns", whole.inv_freq()
+        whole = _try(lambda: RopeSpec(spec.head_dim, spec.layout, theta=spec.theta).inv_freq())
+        if whole is not None:  # of an odd head nothing can turn as a whole
+            yield "PARTIAL_IGNORED", "the whole head turns", whole
     factor = getattr(rule, "factor", None)
     if factor is not None:
         yield "LINEAR_INSTEAD", "every pair is divided by the factor", plain / factor
@@ -341,6 +360,23 @@ def _from_array(array: NDArray[Any]) -> Dump:
     raise ConfigError(
         "DUMP must have the shape (pairs,), (2, positions, width) or (positions, 2 * pairs); got "
         f"{array.shape}"
+    )
+
+
+def _from_named(arrays: Mapping[str, NDArray[Any]]) -> Dump:
+    """Return the dump of named arrays: inv_freq, or cos and sin."""
+    if "inv_freq" in arrays:
+        given = _from_array(arrays["inv_freq"].reshape(-1))
+        factor = arrays.get("attention_factor")
+        if factor is None:
+            return given
+        value = checks.real("attention_factor", float(factor.reshape(-1)[0]), above=0.0)
+        return replace(given, attention_factor=value)
+    if "cos" in arrays and "sin" in arrays and arrays["cos"].shape == arrays["sin"].shape:
+        return _from_array(np.stack([arrays["cos"], arrays["sin"]]))
+    raise ConfigError(
+        "DUMP must hold inv_freq, or cos and sin of one shape; got "
+        f"{checks.abridged(sorted(arrays))}"
     )
 
 

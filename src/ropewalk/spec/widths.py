@@ -32,26 +32,27 @@ def head_width(family: Family, config: Mapping[str, Any], label: str = ALL) -> i
     if given is None:
         given = family.head_dim
     if given is None:
-        hidden = dimension(family, config, "hidden_size")
-        given = hidden // dimension(family, config, "num_attention_heads")
+        hidden = dimension(family, config, "hidden_size", "; or give head_dim")
+        given = hidden // dimension(family, config, "num_attention_heads", "; or give head_dim")
     return bounded("head_dim", given)
 
 
-def dimension(family: Family, config: Mapping[str, Any], key: str) -> int:
+def dimension(family: Family, config: Mapping[str, Any], key: str, remedy: str = "") -> int:
     """Return an entry that must be a width or a count.
 
     Args:
         family: The family.
         config: The config that holds the rotation.
         key: Its usual name.
+        remedy: What may be given instead, for the message.
 
     Raises:
         ConfigError: It is missing, no positive integer, or absurdly large.
     """
-    name = family.keys.get(key, key)
+    name = family.keys.get(key, key).split()[0]
     value = entry(family, config, key)
     if value is None:
-        raise ConfigError(f"{name} must be given to know the width of a head; got None")
+        raise ConfigError(f"{name} must be given to know the width of a head; got None{remedy}")
     return bounded(name, value)
 
 
