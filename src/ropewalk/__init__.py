@@ -46,11 +46,13 @@ if TYPE_CHECKING:
     from ropewalk.rotary import (
         RotaryEmbedding,
         RotaryTable,
+        available_kernels,
         convert_layout,
         positions_for_shard,
         positions_from_attention_mask,
         positions_from_cu_seqlens,
         rotate,
+        use_kernel,
     )
 
 # Floor of every name that is loaded on first use, with the extra that the floor needs.
@@ -58,11 +60,13 @@ _LAZY = {
     "softmax_attention": ("attention", None),
     "RotaryEmbedding": ("rotary", None),
     "RotaryTable": ("rotary", None),
+    "available_kernels": ("rotary", None),
     "convert_layout": ("rotary", None),
     "positions_for_shard": ("rotary", None),
     "positions_from_attention_mask": ("rotary", None),
     "positions_from_cu_seqlens": ("rotary", None),
     "rotate": ("rotary", None),
+    "use_kernel": ("rotary", None),
     "RoFormerConfig": ("models", "hf"),
     "RoFormerForMaskedLM": ("models", "hf"),
     "RoFormerForSequenceClassification": ("models", "hf"),
@@ -96,6 +100,7 @@ __all__ = [
     "XPos",
     "Yarn",
     "__version__",
+    "available_kernels",
     "convert_layout",
     "positions_for_shard",
     "positions_from_attention_mask",
@@ -103,6 +108,7 @@ __all__ = [
     "rope_layers",
     "rotate",
     "softmax_attention",
+    "use_kernel",
 ]
 
 

@@ -57,14 +57,14 @@ def apply_turns(
         ShapeError: Shapes or dtypes do not fit together.
         ConfigError: ``out`` is given while gradients are recorded.
     """
-    _check_vectors(x)
+    for turn in turns:
+        check_turn(x, turn, seq_dim)
     # Working in memory order keeps the strides of, say, a (B, S, H, D) view without a copy.
     order = _memory_order(x)
     pieces: list[Tensor] = []
     position = 0
     for turn in sorted(turns, key=lambda turn: turn.start):
         stop = turn.start + 2 * turn.cos.shape[-1]
-        _check_table(turn, x)
         cos, sin = _broadcast_table(turn, x, seq_dim, order)
         if turn.start > position:
             pieces.append(x[..., position : turn.start].permute(order))
@@ -116,9 +116,32 @@ def _broadcast_table(
     turn: Turn, x: Tensor, seq_dim: int, order: list[int]
 ) -> tuple[Tensor, Tensor]:
     """Return cos and sin with size 1 in the dimensions of ``x`` that share them, in ``order``."""
-    cos, sin = turn.cos, turn.sin
+    if turn.cos.ndim == 1:
+        return turn.cos, turn.sin
+    shape = [1] * x.ndim
+    dim = seq_dim % x.ndim
+    shape[dim], shape[-1] = turn.cos.shape[-2], turn.cos.shape[-1]
+    if turn.cos.ndim == 3:
+        shape[0] = turn.cos.shape[0]
+    return turn.cos.reshape(shape).permute(order), turn.sin.reshape(shape).permute(order)
+
+
+def check_turn(x: Tensor, turn: Turn, seq_dim: int) -> None:
+    """Refuse a rotation that does not fit the vectors.
+
+    Args:
+        x: Vectors ``(..., head_dim)``.
+        turn: The rotation of one slice.
+        seq_dim: Dimension of ``x`` along which positions run.
+
+    Raises:
+        ShapeError: Shapes or dtypes do not fit together.
+    """
+    _check_vectors(x)
+    _check_table(turn, x)
+    cos = turn.cos
     if cos.ndim == 1:
-        return cos, sin
+        return
     dim = _whole(seq_dim)
     dim = dim + x.ndim if dim < 0 else dim
     if not 0 <= dim < x.ndim - 1:
@@ -126,11 +149,8 @@ def _broadcast_table(
             "seq_dim must name a dimension of x before the last; "
             f"got seq_dim={seq_dim}, x {tuple(x.shape)}"
         )
-    shape = [1] * x.ndim
-    shape[dim], shape[-1] = cos.shape[-2], cos.shape[-1]
     fits = cos.ndim <= 3 and x.shape[dim] == cos.shape[-2]
     if cos.ndim == 3:
-        shape[0] = cos.shape[0]
         fits = fits and dim > 0 and (cos.shape[0] == 1 or cos.shape[0] == x.shape[0])
     if not fits:
         raise ShapeError(
@@ -138,7 +158,6 @@ def _broadcast_table(
             f"table {tuple(cos.shape)}, x {tuple(x.shape)}, seq_dim={seq_dim}; "
             "for (batch, seq, heads, head_dim) pass seq_dim=-3"
         )
-    return cos.reshape(shape).permute(order), sin.reshape(shape).permute(order)
 
 
 def _whole(seq_dim: object) -> int:
@@ -177,11 +196,11 @@ def _check_table(turn: Turn, x: Tensor) -> None:
         )
 
 
-def check_out(result: Tensor, out: Tensor) -> None:
+def check_out(x: Tensor, out: Tensor) -> None:
     """Refuse an output that autograd would miss, or that cannot hold the result.
 
     Args:
-        result: Rotated vectors.
+        x: Vectors, rotated or to be.
         out: Where they are to be written.
 
     Raises:
@@ -189,15 +208,15 @@ def check_out(result: Tensor, out: Tensor) -> None:
         ShapeError: Another shape, dtype or device, or elements that share memory.
     """
     tensors(out=out)
-    if result.requires_grad or (torch.is_grad_enabled() and out.requires_grad):
+    if torch.is_grad_enabled() and (x.requires_grad or out.requires_grad):
         raise ConfigError(
             "out must not be given while gradients are recorded; got an input with "
             "requires_grad=True; leave out away, or call under torch.no_grad()"
         )
-    if out.shape != result.shape or out.dtype != result.dtype or out.device != result.device:
+    if out.shape != x.shape or out.dtype != x.dtype or out.device != x.device:
         raise ShapeError(
             "out must have shape, dtype and device of x, "
-            f"{tuple(result.shape)} {result.dtype} {result.device}; "
+            f"{tuple(x.shape)} {x.dtype} {x.device}; "
             f"got {tuple(out.shape)} {out.dtype} {out.device}"
         )
     if any(step == 0 and size > 1 for step, size in zip(out.stride(), out.shape, strict=True)):

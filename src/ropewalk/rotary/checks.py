@@ -39,6 +39,18 @@ def readable(tensor: Tensor) -> bool:
     )
 
 
+def apart(a: Tensor, b: Tensor) -> bool:
+    """Return whether two tensors are known to lie in different memory.
+
+    Args:
+        a: Any tensor.
+        b: Any tensor.
+    """
+    if not (readable(a) and readable(b)):
+        return False
+    return a.untyped_storage().data_ptr() != b.untyped_storage().data_ptr()
+
+
 def outputs(out: object) -> tuple[Tensor, Tensor]:
     """Return the two tensors to write q and k to.
 

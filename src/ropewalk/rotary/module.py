@@ -8,18 +8,21 @@ import torch
 from torch import Tensor, nn
 
 from ropewalk.errors import ConfigError, ShapeError
-from ropewalk.rotary.apply import apply_turns, arithmetic_dtype, check_out
+from ropewalk.rotary.apply import arithmetic_dtype
 from ropewalk.rotary.checks import outputs, tensors
+from ropewalk.rotary.kernels import native
+from ropewalk.rotary.operator import turn_both, turn_plain, turn_vectors
 from ropewalk.rotary.rates import Rates, check_stored, kept_rates, row_lengths
 from ropewalk.rotary.tables import (
+    AnyTable,
     RotaryTable,
     block_table,
     check_finite,
     check_positions,
     combine,
     geometry,
+    given_table,
     joined,
-    on_mesh_of,
     turns,
     undo,
     widest_dtype,
@@ -31,7 +34,6 @@ if TYPE_CHECKING:
     from ropewalk.rotary.rates import Lengths, SeqLen
 
 Role = Literal["query", "key"]
-AnyTable = RotaryTable | tuple[Tensor, Tensor]
 
 
 class RotaryEmbedding(nn.Module):
@@ -75,6 +77,16 @@ class RotaryEmbedding(nn.Module):
         if not isinstance(given, RopeSpec):
             raise ConfigError(f"spec must be a RopeSpec; got {type(given).__name__}")
         self.spec = spec
+        # What the compiled kernel has to know, where one call of it does the whole rotation.
+        self._geometry: native.Geometry | None = None
+        if not spec.blocks and not spec.has_roles:
+            self._geometry = native.geometry(
+                spec.rotary_offset,
+                spec.layout,
+                spec.output_layout,
+                width=spec.head_dim,
+                pairs=spec.n_pairs,
+            )
         # Copies of the frequencies on devices; never saved, dropped on copy and pickle.
         self._on_device: dict[tuple[Any, ...], Rates] = {}
 
@@ -111,6 +123,10 @@ class RotaryEmbedding(nn.Module):
             ConfigError: Both or neither of ``position_ids`` and ``table`` are given; or the rule
                 has one table for each role, and a single one is given.
         """
+        if table is not None and position_ids is None and seq_len is None:
+            done = turn_plain(self._geometry, q, k, table, seq_dim, out)
+            if done is not None:
+                return done
         tensors(q=q, k=k)
         dtype = arithmetic_dtype(q.dtype, k.dtype)
         if self.spec.has_roles:
@@ -123,15 +139,16 @@ class RotaryEmbedding(nn.Module):
             table_k = self._one_table(dtype, position_ids, None, seq_len, "key")
         else:
             table_q = table_k = self._one_table(dtype, position_ids, table, seq_len)
-        rotated_q = self._turn(q, table_q, seq_dim, None)
-        rotated_k = self._turn(k, table_k, seq_dim, None)
+            if position_ids is not None:
+                done = turn_plain(self._geometry, q, k, table_q, seq_dim, out)
+                if done is not None:
+                    return done
         if out is None:
-            return rotated_q, rotated_k
-        # An output may be the other input: all is read and checked before anything is written.
-        out_q, out_k = outputs(out)
-        check_out(rotated_q, out_q)
-        check_out(rotated_k, out_k)
-        return out_q.copy_(rotated_q), out_k.copy_(rotated_k)
+            return self._turn(q, table_q, seq_dim, None), self._turn(k, table_k, seq_dim, None)
+        layouts = ("layout", "output_layout")
+        parts_q = turns(self.spec, q, table_q, layouts)
+        parts_k = turns(self.spec, k, table_k, layouts)
+        return turn_both(q, k, parts_q, parts_k, seq_dim, outputs(out))
 
     def rotate(
         self,
@@ -340,20 +357,7 @@ class RotaryEmbedding(nn.Module):
             given = "neither" if table is None else "both"
             raise ConfigError(f"exactly one of position_ids and table must be given; got {given}")
         if table is not None:
-            for name, value in {"role": role, "seq_len": seq_len}.items():
-                if value is not None:
-                    raise ConfigError(
-                        f"{name} must be left out with table, which was built for one already; "
-                        f"got {value!r}"
-                    )
-            pair: object = table
-            if not isinstance(pair, tuple | list) or len(pair) != 2:
-                raise ShapeError(
-                    "table must be a pair (cos, sin), as table(position_ids) returns it; "
-                    f"got {type(table).__name__}"
-                )
-            tensors(cos=pair[0], sin=pair[1])
-            return RotaryTable(*pair)
+            return given_table(table, role=role, seq_len=seq_len)
         assert position_ids is not None
         return self.table(position_ids, seq_len=seq_len, role=role, dtype=dtype)
 
@@ -383,15 +387,5 @@ class RotaryEmbedding(nn.Module):
         layouts: tuple[str, str] = ("layout", "output_layout"),
     ) -> Tensor:
         """Rotate every block's slice of ``x``, reading and writing the named layouts."""
-        if x.ndim and x.shape[-1] != self.spec.head_dim:
-            raise ShapeError(
-                f"x must have head_dim={self.spec.head_dim} coordinates in its last dimension; "
-                f"got {tuple(x.shape)}"
-            )
-        if table.cos.ndim and table.cos.shape[-1] != self.spec.n_pairs:
-            raise ShapeError(
-                f"table must have one column for each of the {self.spec.n_pairs} pairs; "
-                f"got {tuple(table.cos.shape)}"
-            )
-        parts = turns(self.spec, on_mesh_of(x, table), layouts)
-        return apply_turns(x, parts, seq_dim=seq_dim, out=out)
+        parts = turns(self.spec, x, table, layouts)
+        return turn_vectors(x, parts, seq_dim=seq_dim, out=out)

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ropewalk.rotary.apply import Turn, apply_turns, check_out, check_turn
-from ropewalk.rotary.checks import readable, tensors
+from ropewalk.rotary.apply import Turn, apply_turns, arithmetic_dtype, check_out, check_turn
+from ropewalk.rotary.checks import apart, tensors
 from ropewalk.rotary.kernels import native, registry
 from ropewalk.rotary.kernels.ops import rotate_in_place_op, rotate_op
-from ropewalk.rotary.pieces import rotate_pieces
 from ropewalk.spec.checks import choice, integer
 from ropewalk.spec.pairs import LAYOUTS
 
@@ -100,32 +99,131 @@ def turn_vectors(
         ShapeError: Shapes or dtypes do not fit together.
         ConfigError: ``out`` is given while gradients are recorded.
     """
-    compiling = torch.compiler.is_compiling()
     if registry.native_chosen():
-        result = None if compiling else _by_native(x, turns, seq_dim, out)
-        if result is not None:
-            return result
-        if _fits_op(x, turns, compiling):
+        if not torch.compiler.is_compiling():
+            result = _by_native(x, turns, seq_dim, out)
+            if result is not None:
+                return result
+        if _fits_op(x, turns):
             return _by_op(x, turns, seq_dim, out)
-    elif registry.eager_chosen() and readable(x):
-        result = rotate_pieces(x, turns, seq_dim, out)
-        if result is not None:
-            return result
     return apply_turns(x, turns, seq_dim=seq_dim, out=out)
 
 
-def _by_native(
-    x: Tensor, turns: Sequence[Turn], seq_dim: int, out: Tensor | None
-) -> Tensor | None:
-    """Rotate a plain tensor in C; None where that does not fit."""
-    result: tuple[Tensor, ...] | None = None
+def turn_both(
+    q: Tensor,
+    k: Tensor,
+    turns_q: Sequence[Turn],
+    turns_k: Sequence[Turn],
+    seq_dim: int,
+    out: tuple[Tensor, Tensor],
+) -> tuple[Tensor, Tensor]:
+    """Rotate two tensors into given ones; all is checked before anything is written.
+
+    Args:
+        q: Vectors ``(..., head_dim)``.
+        k: Vectors ``(..., head_dim)``.
+        turns_q: One rotation per slice of ``q``.
+        turns_k: One rotation per slice of ``k``.
+        seq_dim: Dimension along which positions run.
+        out: Where the results go; each may be any of the inputs.
+
+    Returns:
+        ``out``.
+
+    Raises:
+        ShapeError: Shapes or dtypes do not fit together.
+        ConfigError: Gradients are recorded.
+    """
+    for x, to, turns in ((q, out[0], turns_q), (k, out[1], turns_k)):
+        check_out(x, to)
+        for turn in turns:
+            check_turn(x, turn, seq_dim)
+    if out[0] is q and out[1] is k and apart(q, k):
+        return (
+            turn_vectors(q, turns_q, seq_dim=seq_dim, out=q),
+            turn_vectors(k, turns_k, seq_dim=seq_dim, out=k),
+        )
+    # An output may be the other input: all is read before anything is written.
+    rotated = (turn_vectors(q, turns_q, seq_dim=seq_dim), turn_vectors(k, turns_k, seq_dim=seq_dim))
+    check_out(rotated[0], out[0])
+    check_out(rotated[1], out[1])
+    return out[0].copy_(rotated[0]), out[1].copy_(rotated[1])
+
+
+def turn_plain(
+    shape: native.Geometry | None,
+    q: Tensor,
+    k: Tensor,
+    table: object,
+    seq_dim: int,
+    out: object,
+) -> tuple[Tensor, Tensor] | None:
+    """Rotate plain eager tensors of the CPU in one call of the compiled kernel.
+
+    Args:
+        shape: The one rotation of every head; None where there are several.
+        q: Vectors ``(..., head_dim)``.
+        k: Vectors ``(..., head_dim)``.
+        table: Cosines and sines, half width.
+        seq_dim: Dimension along which positions run.
+        out: Where the results go, or None.
+
+    Returns:
+        The rotated vectors, or None where the call is anything else; nothing is written then.
+    """
+    if shape is None or not registry.native_chosen() or torch.compiler.is_compiling():
+        return None
+    to = (None, None) if out is None else out
+    if not (isinstance(table, tuple) and isinstance(to, tuple) and len(table) == len(to) == 2):
+        return None
+    return native.rotate_pair(shape, *table, seq_dim, q, to[0], k, to[1])
+
+
+def _by_native(x: Tensor, turns: Sequence[Turn], seq_dim: int, out: Tensor | None) -> Tensor | None:
+    """Rotate a plain eager tensor in C; None where that does not fit."""
+    # The first slice goes where the rest is copied as well, the others are turned there. What was
+    # given to write to is touched once all has gone well.
+    target = out if len(turns) == 1 else None
+    result: Tensor | None = None
     for turn in turns:
         shape = native.geometry(turn.start, turn.source, turn.target)
-        # The first slice goes to where the rest is copied as well; the others are turned there.
-        given = (x, out) if result is None else (result[0], result[0])
-        result = native.rotate_plain(shape, turn.cos, turn.sin, seq_dim, *given)
+        operands = (x, target) if result is None else (result, result)
+        result = native.rotate_plain(shape, turn.cos, turn.sin, seq_dim, *operands)
         if result is None:
             return None
-        if out is not None and len(turns) > 1:
-            return None
-    return None if result is None else result[0]
+    if result is None or out is None or result is out:
+        return result
+    check_out(result, out)
+    return out.copy_(result)
+
+
+def _fits_op(x: Tensor, turns: Sequence[Turn]) -> bool:
+    """Return whether the custom operator computes what the reference would, gradients included."""
+    if torch.compiler.is_exporting() or not _plain(x) or native.transforms_at_work():
+        return False
+    table_dtype = arithmetic_dtype(x.dtype)
+    recording = torch.is_grad_enabled()
+    return all(
+        _plain(part) and part.dtype == table_dtype and not (recording and part.requires_grad)
+        for turn in turns
+        for part in (turn.cos, turn.sin)
+    )
+
+
+def _plain(tensor: Tensor) -> bool:
+    return type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == "cpu"
+
+
+def _by_op(x: Tensor, turns: Sequence[Turn], seq_dim: int, out: Tensor | None) -> Tensor:
+    for turn in turns:
+        check_turn(x, turn, seq_dim)
+    if out is not None:
+        check_out(x, out)
+    in_place = out is x and not (torch.is_grad_enabled() and x.requires_grad)
+    for turn in turns:
+        how = (seq_dim, turn.start, turn.source == "interleaved", turn.target == "interleaved")
+        if in_place:
+            rotate_in_place_op(x, turn.cos, turn.sin, *how, False)
+        else:
+            x = rotate_op(x, turn.cos, turn.sin, *how, False)
+    return x if out is None or in_place else out.copy_(x)

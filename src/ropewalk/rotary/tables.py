@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ropewalk.errors import ConfigError, ShapeError
 from ropewalk.rotary.apply import Turn
+from ropewalk.rotary.checks import tensors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +31,36 @@ class RotaryTable(NamedTuple):
     """``(seq, r/2)``, ``(batch, seq, r/2)``, or ``(r/2,)`` for a 0-d position."""
     sin: Tensor
     """Like ``cos``."""
+
+
+AnyTable = RotaryTable | tuple[Tensor, Tensor]
+
+
+def given_table(table: AnyTable, **left_out: object) -> RotaryTable:
+    """Return a table that the caller built.
+
+    Args:
+        table: What was given as one.
+        **left_out: Arguments that only the building of a table can answer to.
+
+    Raises:
+        ConfigError: One of those was given all the same.
+        ShapeError: Not a pair of tensors.
+    """
+    for name, value in left_out.items():
+        if value is not None:
+            raise ConfigError(
+                f"{name} must be left out with table, which was built for one already; "
+                f"got {value!r}"
+            )
+    pair: object = table
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise ShapeError(
+            "table must be a pair (cos, sin), as table(position_ids) returns it; "
+            f"got {type(table).__name__}"
+        )
+    tensors(cos=pair[0], sin=pair[1])
+    return RotaryTable(*pair)
 
 
 def check_positions(position_ids: object, n_axes: int) -> None:
@@ -217,14 +248,29 @@ def geometry(spec: RopeSpec) -> list[tuple[str, int, int]]:
     return [(b.output_layout, b.rotary_offset, b.rotary_dim) for b in spec.blocks or (spec,)]
 
 
-def turns(spec: RopeSpec, table: RotaryTable, layouts: tuple[str, str]) -> list[Turn]:
+def turns(spec: RopeSpec, x: Tensor, table: RotaryTable, layouts: tuple[str, str]) -> list[Turn]:
     """Return how every block turns its slice of a head.
 
     Args:
         spec: A rotation, with blocks or without.
+        x: Vectors ``(..., head_dim)``.
         table: One column for each of its pairs, block by block.
         layouts: Names of the layouts that are read and written, "layout" or "output_layout".
+
+    Raises:
+        ShapeError: The vectors or the table are not as wide as the spec says.
     """
+    if x.ndim and x.shape[-1] != spec.head_dim:
+        raise ShapeError(
+            f"x must have head_dim={spec.head_dim} coordinates in its last dimension; "
+            f"got {tuple(x.shape)}"
+        )
+    if table.cos.ndim and table.cos.shape[-1] != spec.n_pairs:
+        raise ShapeError(
+            f"table must have one column for each of the {spec.n_pairs} pairs; "
+            f"got {tuple(table.cos.shape)}"
+        )
+    table = on_mesh_of(x, table)
     column, parts = 0, []
     for block in spec.blocks or (spec,):
         columns = slice(column, column + block.n_pairs)

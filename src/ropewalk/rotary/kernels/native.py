@@ -1,4 +1,4 @@
-"""The compiled extension: loaded if it is there, asked first, never trusted with a doubtful call."""
+"""The compiled extension: loaded if it is there, asked first, spared every doubtful call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _extension: Any = None
 _status = ""
 
 Geometry = tuple[int, int, int, int, int, int]
-"""First coordinate; whether source and target are interleaved; sign; width and pairs, or 0 for any."""
+"""First coordinate; is the source, is the target interleaved; sign; width and pairs, 0 for any."""
 
 
 def geometry(
@@ -72,9 +72,9 @@ def select_instruction_set(name: str | None) -> bool:
 
 
 def rotate_plain(
-    geometry: Geometry, cos: Tensor, sin: Tensor, seq_dim: int, *operands: Tensor | None
-) -> tuple[Tensor, ...] | None:
-    """Rotate plain eager tensors of the CPU; None where the call is anything else.
+    geometry: Geometry, cos: Tensor, sin: Tensor, seq_dim: int, x: Tensor, out: Tensor | None
+) -> Tensor | None:
+    """Rotate a plain eager tensor of the CPU; None where the call is anything else.
 
     Nothing is written where the answer is None. Not to be called while a graph is compiled.
 
@@ -83,12 +83,41 @@ def rotate_plain(
         cos: Half-width cosines, as for ``rotate``.
         sin: Half-width sines.
         seq_dim: Dimension along which positions run.
-        *operands: A tensor and where to write it, None for new memory; once or twice.
+        x: Vectors.
+        out: Where to write; None for new memory.
     """
     if _extension is None:
         return None
-    result: tuple[Tensor, ...] | None = _extension.rotate(
-        True, geometry, seq_dim, cos, sin, *operands
+    result = _extension.rotate(True, geometry, seq_dim, cos, sin, x, out)
+    return None if result is None else result[0]
+
+
+def rotate_pair(
+    geometry: Geometry,
+    cos: Tensor,
+    sin: Tensor,
+    seq_dim: int,
+    q: Tensor,
+    out_q: Tensor | None,
+    k: Tensor,
+    out_k: Tensor | None,
+) -> tuple[Tensor, Tensor] | None:
+    """Rotate two tensors at once, as :func:`rotate_plain` does one.
+
+    Args:
+        geometry: The rotation.
+        cos: Half-width cosines.
+        sin: Half-width sines.
+        seq_dim: Dimension along which positions run.
+        q: Vectors.
+        out_q: Where they go; None for new memory.
+        k: Vectors.
+        out_k: Where they go; None for new memory.
+    """
+    if _extension is None:
+        return None
+    result: tuple[Tensor, Tensor] | None = _extension.rotate(
+        True, geometry, seq_dim, cos, sin, q, out_q, k, out_k
     )
     return result
 
@@ -96,7 +125,7 @@ def rotate_plain(
 def rotate_inside_op(
     geometry: Geometry, cos: Tensor, sin: Tensor, seq_dim: int, x: Tensor, out: Tensor | None
 ) -> Tensor | None:
-    """Rotate below autograd and every mode, where only memory decides; None where that does not fit.
+    """Rotate below autograd and modes, where only memory decides; None where that does not fit.
 
     Args:
         geometry: The rotation.

@@ -92,12 +92,12 @@ def rotate_in_place_op(
 
 @rotate_op.register_fake
 def _shape_of(x: Tensor, *_: Any) -> Tensor:
-    if 0 in x.stride():
+    if 0 in x.stride() or x.stride(-1) != 1:
         return torch.empty_like(x, memory_format=torch.contiguous_format)
     return torch.empty_like(x)
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001 - asked for by name
     _, cos, sin, *ctx.how = inputs
     ctx.save_for_backward(cos, sin)
 

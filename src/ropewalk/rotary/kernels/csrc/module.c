@@ -117,12 +117,14 @@ static void ease_first_touch(const view *fresh) {
 #endif
 }
 
-static int fits(const view *x, const view *cosine, ptrdiff_t start) {
+/* Whether one slice of x, of the width that the work expects, can turn by the table. */
+static int fits(const view *x, const view *cosine, const job *work) {
     const int last = x->ndim - 1;
     const int table = x->dtype == FLOAT64 ? FLOAT64 : FLOAT32;
-    return x->stride[last] == 1 && x->size[last] <= WIDEST_HEAD && cosine->dtype == table &&
-           cosine->size[cosine->ndim - 1] > 0 &&
-           start + 2 * cosine->size[cosine->ndim - 1] <= x->size[last] && count(x) > 0;
+    return x->stride[last] == 1 && x->size[last] <= WIDEST_HEAD && x->size[last] == work->width &&
+           cosine->dtype == table && work->pairs > 0 && work->start >= 0 &&
+           work->start <= x->size[last] && work->pairs <= (x->size[last] - work->start) / 2 &&
+           count(x) > 0;
 }
 
 /* Whether the tensor to write to is there, or can be: then o->to and, if fresh, o->result. */
@@ -215,16 +217,17 @@ static int rotate_all(job *work, operand *all, int n, PyObject *cos_sin[2], Py_s
     }
     for (int i = 0; i < table[0].ndim; i++)
         if (table[0].size[i] != table[1].size[i]) return 0;
-    work->pairs = table[0].size[table[0].ndim - 1];
+    const ptrdiff_t columns = table[0].size[table[0].ndim - 1];
+    if (work->pairs && work->pairs != columns) return 0;
+    work->pairs = columns;
     work->n_walks = n;
     for (int i = 0; i < n; i++) {
-        if (!read_view(all[i].x, !guarded, &all[i].in) || all[i].in.dtype != all[0].in.dtype ||
-            !fits(&all[i].in, &table[0], work->start) ||
-            all[i].in.size[all[i].in.ndim - 1] != all[0].in.size[all[0].in.ndim - 1])
-            return 0;
+        const view *x = &all[i].in;
+        if (!read_view(all[i].x, !guarded, &all[i].in) || x->dtype != all[0].in.dtype) return 0;
+        if (work->width == 0) work->width = x->size[x->ndim - 1];
+        if (!fits(x, &table[0], work)) return 0;
     }
     work->dtype = all[0].in.dtype;
-    work->width = all[0].in.size[all[0].in.ndim - 1];
     for (int i = 0; i < n; i++) {
         if (!find_output(&all[i], !guarded) ||
             !lay_out(&all[i], &table[0], &table[1], seq_dim, &work->walks[i]))
@@ -236,13 +239,16 @@ static int rotate_all(job *work, operand *all, int n, PyObject *cos_sin[2], Py_s
     return announce_writes(all, n) ? 1 : -1;
 }
 
+/* (start, source, target, sign, width, pairs); the last two are what the module of the caller
+ * expects of heads and table, 0 for any. */
 static int read_geometry(PyObject *geometry, job *work) {
-    ptrdiff_t values[4];
-    if (!PyTuple_Check(geometry) || PyTuple_Size(geometry) != 4) {
-        PyErr_SetString(PyExc_TypeError, "geometry must be (start, source, target, sign)");
+    ptrdiff_t values[6];
+    if (!PyTuple_Check(geometry) || PyTuple_Size(geometry) != 6) {
+        PyErr_SetString(PyExc_TypeError,
+                        "geometry must be (start, source, target, sign, width, pairs)");
         return 0;
     }
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 6; i++) {
         values[i] = PyLong_AsSsize_t(PyTuple_GetItem(geometry, i));
         if (PyErr_Occurred()) return 0;
     }
@@ -250,7 +256,9 @@ static int read_geometry(PyObject *geometry, job *work) {
     work->source = values[1] ? INTERLEAVED : HALF;
     work->target = values[2] ? INTERLEAVED : HALF;
     work->sign = values[3] < 0 ? -1.0 : 1.0;
-    return values[0] >= 0;
+    work->width = values[4];
+    work->pairs = values[5];
+    return 1;
 }
 
 /* rotate(guarded, geometry, seq_dim, cos, sin, x, out) or (..., q, out_q, k, out_k) */
