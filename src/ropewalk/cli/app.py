@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ropewalk import __version__
+from ropewalk.cli.bench import bench
 from ropewalk.cli.compare import compare
 from ropewalk.cli.convert import convert
 from ropewalk.cli.diff import diff
@@ -50,4 +51,5 @@ app.command("env")(env)
 app.command("inspect")(inspect)
 app.command("diff")(diff)
 app.command("verify")(verify)
+app.command("bench")(bench)
 app.add_typer(convert, name="convert")

@@ -59,6 +59,21 @@ class _Code(NamedTuple):
     """Prepared for vectors of one dtype, stored as (batch, heads, seq, head_dim)."""
 
 
+def estimate(settings: AccuracySettings) -> str:
+    """Return what a run will take, in one line.
+
+    Args:
+        settings: What to measure.
+    """
+    # RoFormer's table is a loop in Python; GPT-J's and torchtune's reach from 0 to the position.
+    last = max(settings.positions) if settings.peers != "none" else 0
+    memory = 2 if last >= 1_000_000 else 0.1
+    return (
+        f"{len(settings.positions)} positions, about {1 if last else 0.1:g} min and "
+        f"{memory:g} GiB of memory"
+    )
+
+
 def measure(settings: AccuracySettings, show: Show) -> Iterator[Accuracy]:
     """Measure ours and every peer at every position.
 
@@ -86,9 +101,7 @@ def measure(settings: AccuracySettings, show: Show) -> Iterator[Accuracy]:
 
 def _row(code: _Code, position: int, seed: int) -> Accuracy:
     exact = exact_table(_stretch(position), _HEAD_DIM)
-    x = torch.randn(
-        1, _HEADS, _LENGTH, _HEAD_DIM, generator=torch.Generator().manual_seed(seed)
-    )
+    x = torch.randn(1, _HEADS, _LENGTH, _HEAD_DIM, generator=torch.Generator().manual_seed(seed))
     wanted = exact_rotation(x, exact, code.layout)
     with torch.no_grad():
         rotated = code.rotate(torch.float32)(x, x)[0]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from ropewalk import rotary
 from ropewalk._version import __version__
+from ropewalk.recipes.bench import kernels
 from ropewalk.recipes.bench.exact import THETA, exact_rotation, exact_table
 from ropewalk.recipes.bench.peers import PEERS, Peer, Rotate, Setup, absent
 from ropewalk.recipes.bench.plain import as_complex, complex_fresh, in_place, plain
@@ -159,20 +159,6 @@ def entries(operands: Operands, *, peers: bool, compiled: bool) -> Iterator[Entr
             yield from _peer(operands, peer, compiled=compiled)
 
 
-def kernels() -> tuple[str, ...]:
-    """Return the kernels of the operator that this installation has, the fastest last."""
-    return getattr(rotary, "available_kernels", lambda: ("reference",))()
-
-
-def use_kernel(name: str) -> AbstractContextManager[object]:
-    """Return a context in which the operator takes one kernel.
-
-    Args:
-        name: One of :func:`kernels`, or "auto".
-    """
-    return getattr(rotary, "use_kernel", nullcontext)(name)
-
-
 def one_line(error: Exception) -> str:
     """Return what was raised, short enough for a table.
 
@@ -215,7 +201,7 @@ def _ours(operands: Operands, *, compiled: bool) -> Iterator[Entry]:
     if operands.setting.mode == "forward":
         forms |= {"out": into, "in place": over}
     source = f"ropewalk {__version__}"
-    for kernel in kernels():
+    for kernel in kernels.available():
         for form, rotate in forms.items():
             about = Contender("ropewalk", form, kernel, source=source)
             yield _entry(operands, about, rotate, kernel=kernel)
@@ -308,7 +294,7 @@ def _entry(
         return torch.autograd.grad(rotate(q, k), (q, k), gradients)
 
     def scope() -> AbstractContextManager[object]:
-        return nullcontext() if kernel is None else use_kernel(kernel)
+        return nullcontext() if kernel is None else kernels.use(kernel)
 
     def answer() -> list[Tensor]:
         if about.form == "in place":

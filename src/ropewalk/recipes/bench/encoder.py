@@ -29,18 +29,21 @@ class Rows(NamedTuple):
     rows: int
     shortest: int
     longest: int
-    layers: int = 6
+    layers: int = 4
     hidden_size: int = 384
     heads: int = 6
     vocab_size: int = 8000
 
 
-SHAPES = {"full": Rows(4, 512, 512), "padded": Rows(16, 16, 512)}
+SHAPES = {"full": Rows(4, 512, 512), "padded": Rows(8, 16, 512)}
 """Rows of one length; and rows of 16 to 512 tokens, padded to the longest."""
 
 # Largest difference on real tokens of outputs that a layer norm has brought to size 1: in float32
-# two orders of summation, in bfloat16 six layers of roundings on either side.
+# two orders of summation, in bfloat16 layers of roundings on either side.
 _BOUNDS = {"float32": 1e-4, "bfloat16": 0.3}
+
+_FLOPS = 5e10
+"""Floating-point operations per second that the estimate reckons with."""
 
 
 @dataclass(frozen=True)
@@ -77,15 +80,20 @@ def estimate(settings: EncoderSettings) -> str:
     Args:
         settings: What to measure.
     """
-    largest = 0
+    largest, seconds = 0, 0.0
     for shape, dtype, mode in settings.cases:
         size = SHAPES[shape]
         scores = size.rows * size.heads * size.longest**2
         # Eager attention keeps scores, probabilities and what dropout made of them for backward.
         kept = 4 * size.layers if mode == "training" else 4
         largest = max(largest, scores * kept * DTYPES[dtype].itemsize)
-    minutes = math.ceil(len(settings.cases) * (settings.seconds + 10) / 60)
-    return f"{len(settings.cases)} cases, about {minutes} min and {largest / 2**30:.1f} GiB"
+        weights = 12 * size.layers * size.hidden_size**2
+        step = 2 * weights * size.rows * size.longest / _FLOPS * (4 if mode == "training" else 1)
+        seconds += max(settings.seconds, 10 * step) + 5  # five rounds of both sides, warm-up
+    return (
+        f"{len(settings.cases)} cases, about {math.ceil(seconds / 60)} min and "
+        f"{largest / 2**30 + 0.5:.1f} GiB of memory"
+    )
 
 
 def measure(settings: EncoderSettings, show: Show) -> Iterator[EncoderCase]:
@@ -149,9 +157,7 @@ def measure_case(
         seed=settings.seed,
         each_round=lambda share: show.now(f"encoder, {shape}, {dtype}, {mode}", share),
     )
-    return EncoderCase(
-        shape, dtype, mode, int(mask.sum()), difference, _BOUNDS[dtype], **samples
-    )
+    return EncoderCase(shape, dtype, mode, int(mask.sum()), difference, _BOUNDS[dtype], **samples)
 
 
 def _batch(size: Rows, seed: int) -> tuple[Tensor, Tensor]:
@@ -170,7 +176,7 @@ def _models(size: Rows, seed: int) -> tuple[nn.Module, nn.Module]:
 
     from ropewalk.models import RoFormerConfig, RoFormerModel
 
-    fields = {
+    fields: dict[str, Any] = {
         "vocab_size": size.vocab_size,
         "embedding_size": size.hidden_size,
         "hidden_size": size.hidden_size,
@@ -211,7 +217,7 @@ def _step(
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
         loss = nn.functional.mse_loss(_hidden(model, ids, given)[mask].float(), target)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
 
     return Call(step)

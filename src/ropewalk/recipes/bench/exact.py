@@ -44,7 +44,9 @@ def exact_rotation(x: Tensor, table: tuple[Tensor, Tensor], layout: PairLayout) 
     result = torch.empty(x.shape, dtype=torch.float64)
     half = x.shape[-1] // 2
     parts = (
-        (slice(0, half), slice(half, None)) if layout == "half" else (slice(0, None, 2), slice(1, None, 2))
+        (slice(0, half), slice(half, None))
+        if layout == "half"
+        else (slice(0, None, 2), slice(1, None, 2))
     )
     a, b = (x[..., part].double() for part in parts)
     result[..., parts[0]] = a * cos - b * sin
@@ -61,7 +63,5 @@ def largest_error(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
     """
     if [x.shape for x in found] != [x.shape for x in wanted]:
         return float("nan")
-    differences = [
-        (a.double() - b).abs().max().item() for a, b in zip(found, wanted, strict=True)
-    ]
+    differences = [(a.double() - b).abs().max().item() for a, b in zip(found, wanted, strict=True)]
     return max(differences, key=lambda error: (error != error, error))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, get_args
 import torch
 
 from ropewalk.errors import ConfigError
+from ropewalk.recipes.bench import kernels
 from ropewalk.recipes.bench.contenders import (
     DTYPES,
     SHAPES,
@@ -19,7 +20,6 @@ from ropewalk.recipes.bench.contenders import (
     Operands,
     Setting,
     entries,
-    kernels,
     one_line,
 )
 from ropewalk.recipes.bench.exact import largest_error
@@ -77,7 +77,7 @@ class OperatorSettings:
     @property
     def cases(self) -> dict[tuple[str, ...], Setting]:
         """Every case, by shape, dtype, layout and mode."""
-        found = {}
+        found: dict[tuple[str, ...], Setting] = {}
         for key in itertools.product(self.shapes, self.dtypes, self.layouts, self.modes):
             shape, dtype, layout, mode = key
             if shape != "decode" or mode == "forward":
@@ -94,7 +94,9 @@ def estimate(settings: OperatorSettings) -> str:
     seconds, largest = 0.0, 0
     for setting in settings.cases.values():
         shape = setting.shape
-        vectors = shape.batch * (shape.query_heads + shape.key_heads) * shape.length * shape.head_dim
+        vectors = (
+            shape.batch * (shape.query_heads + shape.key_heads) * shape.length * shape.head_dim
+        )
         width = DTYPES[setting.dtype].itemsize
         # Inputs, outputs, what is overwritten, the peers' order, gradients; temporaries of eager
         # code in float32; the exact answer and one compared with it in float64.
@@ -195,12 +197,12 @@ def check(entry: Entry, wanted: list[torch.Tensor]) -> Contender:
             raise
         return replace(about, status="failed", note=one_line(error))
     first_call = time.perf_counter() - start if about.compiled else None
-    error = largest_error(found, wanted)
+    worst = largest_error(found, wanted)
     assert about.bound is not None
-    if error <= about.bound:
-        return replace(about, error=error, first_call=first_call)
-    note = f"wrong by {error:.2g}, not timed"
-    finite = error if math.isfinite(error) else None  # JSON has no nan
+    if worst <= about.bound:
+        return replace(about, error=worst, first_call=first_call)
+    note = f"wrong by {worst:.2g}, not timed"
+    finite = worst if math.isfinite(worst) else None  # JSON has no nan
     return replace(about, status="wrong", error=finite, first_call=first_call, note=note)
 
 
@@ -211,8 +213,7 @@ def _line(case: Case) -> str:
     for contender in case.contenders:
         if contender.status in ("wrong", "failed"):
             words.append(f"{contender.name}: {contender.status}")
-        elif contender.code == "ropewalk" and contender.kernel == kernels()[-1] and copy:
-            if contender.status == "measured":
-                words.append(f"{contender.form} {ratio(contender, copy).median:.2f}")
+        elif contender.code == "ropewalk" and contender.kernel == kernels.available()[-1] and copy:
+            words.append(f"{contender.form} {ratio(contender, copy).median:.2f}")
     rounds = len(copy.samples.cpu) if copy else 0
     return f"{case.name}: x copy {', '.join(words)} ({rounds} rounds)"

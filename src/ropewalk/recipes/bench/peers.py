@@ -126,7 +126,7 @@ def _roformer(setup: Setup) -> Prepared:
     rows = _roformer_rows(setup.start + setup.length, setup.head_dim)[setup.start :]
     sin, cos = rows.chunk(2, -1)
     narrow = rows[None, None].to(setup.dtype)
-    turn = RoFormerSelfAttention.apply_rotary_position_embeddings
+    turn: Any = RoFormerSelfAttention.apply_rotary_position_embeddings
     return Prepared(lambda q, k: turn(narrow, q, k), cos, sin)
 
 
@@ -156,7 +156,8 @@ def _x_transformers(setup: Setup) -> Prepared:
         warnings.simplefilter("ignore")
         from x_transformers.x_transformers import RotaryEmbedding, apply_rotary_pos_emb
 
-    angles, _ = RotaryEmbedding(setup.head_dim, base=THETA)(setup.positions)
+    rope: Any = RotaryEmbedding(setup.head_dim, base=THETA)
+    angles, _ = rope(setup.positions)
     return Prepared(
         lambda q, k: (apply_rotary_pos_emb(q, angles), apply_rotary_pos_emb(k, angles)),
         angles[0, :, ::2].cos(),
@@ -191,9 +192,7 @@ def _torchtune_module() -> Any:
 # A table of all positions from 0 takes 1 KiB a row, and RoFormer's half a millisecond.
 PEERS = (
     Peer("transformers Llama", "transformers", "half", "bhsd", _llama),
-    Peer(
-        "transformers RoFormer", "transformers", "interleaved", "bhsd", _roformer, 10_000
-    ),
+    Peer("transformers RoFormer", "transformers", "interleaved", "bhsd", _roformer, 10_000),
     Peer("transformers GPT-J", "transformers", "interleaved", "bshd", _gptj, 1_000_000),
     Peer(
         "rotary-embedding-torch",

@@ -81,7 +81,7 @@ def interleave(
         The samples of every call, in the order of ``calls``, the same rounds for all.
     """
     clock = clock or Clock()
-    generator = random.Random(seed)  # noqa: S311
+    generator = random.Random(seed)
     samples = {name: Samples() for name in calls}
     order = list(calls)
     with _no_collection():
