@@ -31,7 +31,7 @@ from ropewalk.recipes.bench.table import markdown, must_hold  # noqa: E402
 def main() -> int:
     """Measure or read a report; print what must hold; write the files asked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--compile", action="store_true", help="torch.compile too (an hour)")
+    parser.add_argument("--compile", action="store_true", help="torch.compile too (slow)")
     parser.add_argument("--seconds", type=float, default=20.0, help="for the rounds of each case")
     parser.add_argument("--threads", type=int, help="default: torch's own")
     parser.add_argument("--seed", type=int, default=0)

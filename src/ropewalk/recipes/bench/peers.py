@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -185,6 +186,7 @@ def _torchtune_module() -> Any:
     if spec is None or spec.loader is None or not path.is_file():
         raise ImportError(f"no {path} in the installed torchtune")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where torch.compile looks it up
     spec.loader.exec_module(module)
     return module
 

@@ -71,12 +71,23 @@ def _origin(report: Report) -> Iterator[str]:
     yield from ("", f"Measured on: {'; '.join(facts)}.")
     kernels = [f"{name}: {status}" for name, status in report.kernels.items()]
     yield from ("", f"Kernels of the operator: {'; '.join(kernels)}.")
-    settings = [f"{name} {value}" for name, value in report.settings.items()]
-    yield from ("", f"Settings: {'; '.join(settings)}.")
+    yield from ("", f"Settings: {_words(report.settings)}.")
     if not report.settings.get("threads_sleep", True):
         yield from ("", "Waiting threads were spinning, which counts as processor time here.")
     if not report.complete:
         yield from ("", "**Interrupted: some cases are missing.**")
+
+
+def _words(value: object) -> str:
+    """Return nested settings as a phrase, the same before and after JSON."""
+    if isinstance(value, dict):
+        return "; ".join(
+            f"{name}: {_words(part)}" if isinstance(part, dict) else f"{name} {_words(part)}"
+            for name, part in value.items()
+        )
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
 def must_hold(report: Report, *, brief: bool = False) -> Section:
