@@ -1,4 +1,6 @@
 import json
+import os
+import subprocess
 import sys
 
 import pytest
@@ -6,6 +8,7 @@ import pytest
 from ropewalk.cli import main
 from ropewalk.recipes.bench import contenders
 from ropewalk.recipes.bench.contenders import Shape
+from ropewalk.recipes.bench.environment import wait_passively
 from ropewalk.recipes.bench.results import Report
 from ropewalk.recipes.bench.table import markdown
 
@@ -89,3 +92,26 @@ def test_what_cannot_be_measured_is_one_line(ropewalk, tmp_path, monkeypatch, fl
     assert len(errors.splitlines()) == 1
     assert message in errors
     assert list(tmp_path.iterdir()) == []
+
+
+COMMAND = "bench accuracy --peers none --quiet --json"
+
+
+def test_threads_sleep_while_they_wait_where_torch_is_loaded_by_the_command(tmp_path):
+    target = tmp_path / "bench.json"
+    environment = {name: v for name, v in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    subprocess.run(
+        [sys.executable, "-m", "ropewalk", *COMMAND.split(), str(target)],
+        env=environment,
+        check=True,
+        capture_output=True,
+    )
+    assert Report.read(target).settings["threads_sleep"] is True
+
+
+def test_a_process_that_has_torch_already_says_that_threads_may_spin(monkeypatch):
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    assert wait_passively() is False
+    assert "OMP_WAIT_POLICY" not in os.environ
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+    assert wait_passively() is True

@@ -37,7 +37,9 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 PEER_CHOICES = ("installed", "all", "none")
 
 _SECONDS_TO_COMPILE = 12.0
-"""Of one contender, first forward and backward, on two cores; a rough guess."""
+"""Of one contender, on two cores; a rough guess like the next one."""
+_SECONDS_PER_VALUE = 3e-8
+"""Of eager code, for one coordinate of one vector."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,10 @@ def estimate(settings: OperatorSettings) -> str:
         # code in float32; the exact answer and one compared with it in float64.
         largest = max(largest, vectors * (8 * width + 4 * 4 + 4 * 8))
         compiled = (3 if setting.layout == "half" else 8) * settings.compile
-        seconds += settings.seconds + compiled * _SECONDS_TO_COMPILE + 2
+        others = (2 if setting.layout == "half" else 8) + compiled
+        # Three rounds, warming up and the check are run whatever they take.
+        least = 6 * others * vectors * _SECONDS_PER_VALUE * (3 if setting.mode != "forward" else 1)
+        seconds += max(settings.seconds, least) + least / 3 + compiled * _SECONDS_TO_COMPILE
     return (
         f"{len(settings.cases)} cases, about {math.ceil(seconds / 60)} min and "
         f"{largest / 2**30:.1f} GiB of memory"
