@@ -254,6 +254,28 @@ def test_a_summary_names_its_worst_case_and_every_rival():
     assert {finding.rival for finding in summary.findings} == {"copy, given output"}
 
 
+def test_a_wrong_answer_of_ours_breaks_what_must_hold():
+    found = case(copy=1.0, in_place=1.2, fresh=1.0)
+    assert limits.all_hold([found], [])
+    found.contenders[1] = replace(found.contenders[1], status="wrong", samples=Samples())
+    summary = limits.findings([found])[0]
+    assert (summary.worst, summary.verdict) == (None, "no")
+    assert not limits.all_hold([found], [])
+
+
+def test_what_was_not_measured_is_counted_beside_the_verdict():
+    both = [
+        replace(case(in_place=1.0).contenders[0], kernel="native"),
+        Contender("x-transformers", samples=Samples([10.0] * 3, [10.0] * 3)),
+        Contender("rotary-embedding-torch", status="absent", note="needs einops"),
+    ]
+    found = Case("long", "float32", "interleaved", "forward", 1024, both)
+    rows = {row[0]: row for row in table.must_hold(report(operator=[found])).rows}
+    row = rows["in place, fp32: faster than rotary-embedding-torch and x-transformers"]
+    assert row[1:5] == ("10.00", "at least 9", "-", "holds (1 of 2 not measured)")
+    assert rows["in place, fp32: x the best compiled form"][4] == "not measured"
+
+
 def test_errors_of_ours_are_judged_and_those_of_peers_are_not():
     ours = Accuracy("ropewalk", 1000, 3e-8, 3e-7, 1.0)
     peer = Accuracy("someone", 1000, 0.7, 2.1, 46.0)

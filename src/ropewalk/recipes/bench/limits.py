@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -22,8 +23,8 @@ EAGER_PEER = {"half": "transformers Llama", "interleaved": "transformers RoForme
 
 Verdict = Literal["target", "holds", "within noise", "no", "not measured"]
 
-Rivals = Callable[[Case], Iterable[Contender | None]]
-"""Who is compared with in a case; None stands for one that was not measured."""
+Rivals = Callable[[Case], Iterable[Contender]]
+"""Who is compared with in a case, measured or not."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,10 @@ class Finding(NamedTuple):
     """Kernel of ours."""
     rival: str
     seen: Spread | None
-    """Our time over theirs, or theirs over ours where the limit says faster."""
+    """Our time over theirs, or theirs over ours where the limit says faster; None where one of the
+    two was not measured."""
     verdict: Verdict
+    """"no" as well where our contender was wrong."""
 
 
 class Summary(NamedTuple):
@@ -85,39 +88,41 @@ class Summary(NamedTuple):
     verdict: Verdict
 
 
-def _copy(case: Case) -> Iterator[Contender | None]:
-    yield case.find("copy", form="out")
+def _rival(case: Case, code: str, form: Form = "fresh") -> Contender:
+    """Return a contender that was measured, or one of that name that was not."""
+    return case.find(code, form=form) or Contender(code, form, status="absent")
 
 
-def _clone(case: Case) -> Iterator[Contender | None]:
-    yield case.find("clone")
+def _copy(case: Case) -> Iterator[Contender]:
+    yield _rival(case, "copy", "out")
 
 
-def _eager_peer(case: Case) -> Iterator[Contender | None]:
-    yield case.find(EAGER_PEER[case.layout])
+def _clone(case: Case) -> Iterator[Contender]:
+    yield _rival(case, "clone")
 
 
-def _libraries(case: Case) -> Iterator[Contender | None]:
-    yield case.find("rotary-embedding-torch")
-    yield case.find("x-transformers")
+def _eager_peer(case: Case) -> Iterator[Contender]:
+    yield _rival(case, EAGER_PEER[case.layout])
 
 
-def _best_compiled(case: Case) -> Iterator[Contender | None]:
+def _libraries(case: Case) -> Iterator[Contender]:
+    yield _rival(case, "rotary-embedding-torch")
+    yield _rival(case, "x-transformers")
+
+
+def _best_compiled(case: Case) -> Iterator[Contender]:
     """Yield the fastest of what torch.compile made of any code but ours."""
     compiled = [
         contender
         for contender in case.contenders
         if contender.compiled and contender.status == "measured" and contender.code != "ropewalk"
     ]
-    copy = case.find("copy", form="out")
-    if not compiled or copy is None:
-        yield None
-        return
-    yield min(compiled, key=lambda contender: ratio(contender, copy).median)
+    nobody = Contender("any code", compiled=True, status="absent")
+    yield min(compiled, key=lambda c: statistics.median(c.samples.cpu), default=nobody)
 
 
-def _complex(case: Case) -> Iterator[Contender | None]:
-    yield case.find("complex multiply", form="in place")
+def _complex(case: Case) -> Iterator[Contender]:
+    yield _rival(case, "complex multiply", "in place")
 
 
 _FLOAT, _NARROW = ("float32",), ("bfloat16",)
@@ -236,37 +241,46 @@ def judge_accuracy(rows: Iterable[Accuracy]) -> list[tuple[str, float, float, Ve
 
 
 def all_hold(cases: Iterable[Case], rows: Iterable[Accuracy]) -> bool:
-    """Return whether nothing that was measured breaks a limit by more than noise.
+    """Return whether no answer of ours is wrong, and no limit broken by more than noise.
 
     Args:
-        cases: What was timed.
+        cases: What was timed; what was not breaks no limit.
         rows: Errors.
     """
+    cases = list(cases)
+    right = all(
+        contender.status in ("measured", "absent")
+        for case in cases
+        for contender in case.contenders
+        if contender.code == "ropewalk"
+    )
     verdicts = [summary.verdict for summary in findings(cases)]
-    return "no" not in verdicts + [verdict for *_, verdict in judge_accuracy(rows)]
+    verdicts += [verdict for *_, verdict in judge_accuracy(rows)]
+    return right and "no" not in verdicts
 
 
 def _summary(limit: Limit, cases: list[Case]) -> Summary:
     found = [finding for case in cases for finding in _compare(limit, case)]
-    measured = [finding for finding in found if finding.seen is not None]
-    if not measured:
-        return Summary(limit, found, None, "not measured")
 
     def distance(finding: Finding) -> float:
         assert finding.seen is not None
         return 1 / finding.seen.median if limit.faster else finding.seen.median
 
-    worst = max(measured, key=distance)
-    # One rival that is not installed does not hide what the others showed.
-    return Summary(limit, found, worst, worst.verdict)
+    measured = [finding for finding in found if finding.seen is not None]
+    worst = max(measured, key=distance, default=None)
+    if any(finding.verdict == "no" for finding in found):
+        return Summary(limit, found, worst, "no")
+    return Summary(limit, found, worst, "not measured" if worst is None else worst.verdict)
 
 
 def _compare(limit: Limit, case: Case) -> Iterator[Finding]:
     kernel = _kernel(limit, case)
     ours = case.find("ropewalk", form=limit.form, kernel=kernel)
+    wrong = case.find("ropewalk", form=limit.form, kernel=kernel, status="wrong") is not None
     for rival in limit.rivals(case):
-        if ours is None or rival is None:
-            yield Finding(limit, case, kernel, "", None, "not measured")
+        if ours is None or rival.status != "measured":
+            verdict: Verdict = "no" if wrong else "not measured"
+            yield Finding(limit, case, kernel, rival.name, None, verdict)
             continue
         seen = ratio(rival, ours) if limit.faster else ratio(ours, rival)
         yield Finding(limit, case, kernel, rival.name, seen, judge(limit, seen.median))

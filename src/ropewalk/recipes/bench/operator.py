@@ -38,7 +38,7 @@ PEER_CHOICES = ("installed", "all", "none")
 
 _SECONDS_TO_COMPILE = 12.0
 """Of one contender, on two cores; a rough guess like the next one."""
-_SECONDS_PER_VALUE = 3e-8
+_SECONDS_PER_VALUE = 1.5e-8
 """Of eager code, for one coordinate of one vector."""
 
 
@@ -127,7 +127,7 @@ def measure(settings: OperatorSettings, show: Show) -> Iterator[Case]:
     """
     for key, setting in settings.cases.items():
         case = measure_case(key[0], setting, settings, show)
-        torch._dynamo.reset()  # closures of one function would add up to its limit of versions
+        torch.compiler.reset()  # closures of one function would add up to its limit of versions
         show.done(_line(case))
         yield case
 

@@ -74,17 +74,15 @@ class Case:
         return f"{self.shape}, {self.dtype}, {self.layout}, {self.mode}"
 
     def find(self, code: str, **wanted: object) -> Contender | None:
-        """Return the measured contender that has the given attributes, or None.
+        """Return the first contender that has the given attributes, or None.
 
         Args:
             code: Whose code.
-            **wanted: Attributes it must have.
+            **wanted: Attributes it must have; "fresh", not compiled and "measured" unless given.
         """
-        wanted = {"form": "fresh", "compiled": False, "code": code} | wanted
+        usual = {"form": "fresh", "compiled": False, "status": "measured", "code": code}
         for contender in self.contenders:
-            if contender.status == "measured" and all(
-                getattr(contender, name) == value for name, value in wanted.items()
-            ):
+            if all(getattr(contender, name) == value for name, value in (usual | wanted).items()):
                 return contender
         return None
 

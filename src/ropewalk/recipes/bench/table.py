@@ -108,7 +108,7 @@ def must_hold(report: Report, *, brief: bool = False) -> Section:
                 "-" if worst is None or worst.seen is None else f"{worst.seen.median:.2f}",
                 _bound(limit, limit.floor),
                 "-" if limit.target is None else _bound(limit, limit.target),
-                summary.verdict,
+                _verdict(summary),
                 "-" if worst is None else f"{_where(worst.case)}; {worst.kernel}; {worst.rival}",
             )
         )
@@ -121,6 +121,13 @@ def must_hold(report: Report, *, brief: bool = False) -> Section:
         ("case", "seen", "floor", "target", "verdict", "worst at"),
         rows,
     )
+
+
+def _verdict(summary: limits.Summary) -> str:
+    missing = sum(finding.verdict == "not measured" for finding in summary.findings)
+    if summary.verdict == "not measured" or not missing:
+        return summary.verdict
+    return f"{summary.verdict} ({missing} of {len(summary.findings)} not measured)"
 
 
 def _details(report: Report) -> Section:
