@@ -1,12 +1,14 @@
 """The benchmarks: figures that follow from a clock of ours, contenders that must be right."""
 
+from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from ropewalk.errors import ConfigError, DataError
-from ropewalk.recipes.bench import accuracy, encoder, limits, operator, run, table
+from ropewalk.recipes.bench import accuracy, encoder, kernels, limits, operator, run, table
 from ropewalk.recipes.bench.accuracy import AccuracySettings
 from ropewalk.recipes.bench.contenders import Entry, Operands, Setting, Shape, entries
 from ropewalk.recipes.bench.encoder import EncoderSettings, Rows
@@ -128,6 +130,30 @@ def test_every_contender_that_is_installed_equals_the_float64_rotation(dtype, la
     # float32 at positions up to 8: every code is right to rounding; bf16: three roundings.
     errors = [about.error for about in found.values() if about.error is not None]
     assert max(errors) < (2e-6 if dtype == "float32" else 0.06)
+
+
+def test_every_kernel_is_checked_and_timed_as_itself(monkeypatch):
+    taken = []
+
+    @contextmanager
+    def use_kernel(name):
+        taken.append(name)
+        yield
+
+    registry = SimpleNamespace(
+        available_kernels=lambda: ("reference", "native"),
+        use_kernel=use_kernel,
+        native_status=lambda: "native: avx2, threads through libgomp",
+    )
+    monkeypatch.setattr(kernels, "_registry", lambda: registry)
+    setting = Setting(TINY, "float32", "half", "forward")
+    settings = OperatorSettings(seconds=1e-6, peers="none")
+    found = operator.measure_case("tiny", setting, settings, QUIET)
+    for form in ("fresh", "out", "in place"):
+        assert found.find("ropewalk", form=form, kernel="native") is not None
+    # Once for the check, at least twice to warm up, and once in each of three rounds.
+    assert taken.count("native") == taken.count("reference") >= 3 * (1 + 2 + 3)
+    assert kernels.states()["native"] == "avx2, threads through libgomp"
 
 
 @pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.code)
@@ -389,5 +415,5 @@ def test_all_peers_are_demanded_by_name(monkeypatch):
 def test_estimates_grow_with_what_is_asked():
     few = OperatorSettings(shapes=("batch",), dtypes=("float32",), seconds=60)
     assert operator.estimate(few).startswith("4 cases, about 5 min and 0.5 GiB")
-    assert operator.estimate(replace(few, compile=True)).startswith("4 cases, about 9 min")
+    assert operator.estimate(replace(few, compile=True)).startswith("4 cases, about 7 min")
     assert len(OperatorSettings().cases) == 20  # decoding is not trained

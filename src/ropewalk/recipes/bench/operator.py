@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 MODES: tuple[Mode, ...] = get_args(Mode)
 PEER_CHOICES = ("installed", "all", "none")
 
-_SECONDS_TO_COMPILE = 12.0
+_SECONDS_TO_COMPILE = 6.0
 """Of one contender, on two cores; a rough guess like the next one."""
 _SECONDS_PER_VALUE = 1.5e-8
 """Of eager code, for one coordinate of one vector."""
