@@ -25,14 +25,16 @@ def sections(report: Report, *, brief: bool = False) -> Iterator[Section]:
 
     Args:
         report: What was measured.
-        brief: Leave out what must hold for cases that were not asked for, and its details.
+        brief: For a terminal: without details, and without rows of what must hold for cases that
+            were not asked for.
     """
     if report.operator or report.accuracy:
         yield must_hold(report, brief=brief)
     if report.operator and not brief:
         yield _details(report)
     for case in report.operator:
-        yield _case(case)
+        section = _case(case)
+        yield _columns(section, (0, 1, 2, 4)) if brief else section
     if report.accuracy:
         yield from _accuracy(report.accuracy)
     if report.encoder:
@@ -171,6 +173,12 @@ def _case(case: Case) -> Section:
         ("contender", "x copy", "cpu time", "wall time", "largest error", "first call", "source"),
         rows,
     )
+
+
+def _columns(section: Section, wanted: tuple[int, ...]) -> Section:
+    """Return a section with some of its columns."""
+    rows = [tuple(row[i] for i in wanted) for row in section.rows]
+    return section._replace(head=tuple(section.head[i] for i in wanted), rows=rows)
 
 
 def _contender(contender: Contender, copy: Contender | None) -> tuple[str, ...]:
