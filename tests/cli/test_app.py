@@ -29,7 +29,9 @@ def test_env_names_versions_kernels_and_devices(monkeypatch, capsys):
     assert f"torch         {facts['torch']}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", [[], ["compare"], ["pretrain"], ["fill-mask"], ["env"]])
+@pytest.mark.parametrize(
+    "command", [[], ["compare"], ["pretrain"], ["fill-mask"], ["env"], ["bench"]]
+)
 def test_help_has_examples(monkeypatch, capsys, command):
     assert call(monkeypatch, *command, "--help") == 0
     shown = capsys.readouterr().out

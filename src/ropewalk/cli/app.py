@@ -22,6 +22,7 @@ _COMMANDS = {
     "verify": "verify",
     "convert": "convert",
     "plot": "plot",
+    "bench": "bench",
 }
 
 

@@ -20,7 +20,7 @@ _NAMES = ("auto", "reference", "eager", "native")
 _chosen: Kernel = "auto"
 
 
-def available_kernels() -> tuple[str, ...]:
+def available_kernels() -> tuple[Kernel, ...]:
     """Return the names of the kernels that this installation can use.
 
     ``"reference"`` is the definition, for every device and every way of differentiating.
@@ -31,7 +31,7 @@ def available_kernels() -> tuple[str, ...]:
         >>> available_kernels()[:2]
         ('reference', 'eager')
     """
-    return ("reference", "eager", *(("native",) if native.loaded() else ()))
+    return ("reference", "eager", "native") if native.loaded() else ("reference", "eager")
 
 
 class use_kernel:  # noqa: N801 - reads as a function, and is a context manager as well

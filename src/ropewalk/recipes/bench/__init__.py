@@ -1,0 +1,1 @@
+"""Benchmarks: the operator, its accuracy and the encoder beside a copy and beside other code."""
