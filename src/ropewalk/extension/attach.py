@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import nn
 
@@ -27,9 +27,9 @@ from ropewalk.spec.checks import choice
 
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Self
+    from typing import Literal, Self
 
-    from ropewalk.spec.rope_spec import AngleDtype
+    AngleDtype = Literal["float64", "float32"]
 
 
 class Attached:
@@ -157,16 +157,18 @@ class _Source(NamedTuple):
     """A rotary module and what its config says."""
 
     module: nn.Module
+    config: object
     uses: list[RopeUse | None]
     tables: Tables
 
 
 def _planned(model: nn.Module, angle_dtype: AngleDtype) -> list[_Change]:
     """Return all changes, proved, or refuse; nothing is changed yet."""
+    modules = dict(model.named_modules())
     rotaries: dict[str, nn.Module] = {}
     layers: dict[str, nn.Module] = {}
-    for name, module in model.named_modules():
-        if is_attached(module) or not mentions_table(type(module)):
+    for name, module in modules.items():
+        if is_attached(module) or not mentions_table(original_of(module)):
             continue
         (rotaries if _is_rotary(type(module)) else layers)[name] = module
     if not rotaries and not layers:
@@ -178,20 +180,31 @@ def _planned(model: nn.Module, angle_dtype: AngleDtype) -> list[_Change]:
     if not rotaries:
         name, module = next(iter(layers.items()))
         raise _refused(name, module, "rotates with a table that comes from no rotary module")
+    try:
+        orders = {
+            call.sin_first for m in layers.values() for call in rotating(original_of(m)).calls
+        }
+    except ConfigError as error:
+        raise ConfigError(f"model cannot be attached exactly: {error}") from error
+    if len(orders) > 1:
+        raise ConfigError("model cannot be attached exactly: its layers unpack a table in two ways")
+    sin_first = orders == {True}
     changes: list[_Change] = []
     sources: list[_Source] = []
     for name, module in rotaries.items():
         try:
-            source = _source(module, angle_dtype)
+            parent = modules[name.rpartition(".")[0]]
+            config = getattr(module, "config", None) or getattr(parent, "config", None)
+            source = _source(module, config, angle_dtype, sin_first)
             _check_hooks(module)
         except ConfigError as error:
             raise _refused(name, module, str(error)) from error
         sources.append(source)
-        changes.append(_Change(module, attached_rotary(type(module)), source.tables))
+        changes.append(_Change(module, attached_rotary(original_of(module)), source.tables))
     for name, module in layers.items():
         try:
             held = _turning(module, sources)
-            changes.append(_Change(module, attached_attention(type(module)), held))
+            changes.append(_Change(module, attached_attention(original_of(module)), held))
         except ConfigError as error:
             raise _refused(name, module, str(error)) from error
     return changes
@@ -204,9 +217,8 @@ def _is_rotary(cls: type) -> bool:
     return "Rotary" in cls.__name__ and parameters in known
 
 
-def _source(module: nn.Module, angle_dtype: AngleDtype) -> _Source:
+def _source(module: nn.Module, config: object, angle_dtype: AngleDtype, sin_first: bool) -> _Source:
     """Read the rotations of a rotary module's config, and check that they are its own."""
-    config: Any = getattr(module, "config", None)
     if config is None:
         raise ConfigError("has no config")
     layers = rope_layers(config)
@@ -233,9 +245,9 @@ def _source(module: nn.Module, angle_dtype: AngleDtype) -> _Source:
                 "has frequencies that depend on earlier calls (rope_type 'dynamic'); "
                 "set a rule that does not change while text is generated, such as yarn"
             )
-    tables = Tables({label: RotaryEmbedding(spec) for label, spec in specs.items()})
+    tables = Tables({label: RotaryEmbedding(spec) for label, spec in specs.items()}, sin_first)
     check_rotary(module, tables)
-    return _Source(module, uses, tables)
+    return _Source(module, config, uses, tables)
 
 
 def _plain_use(layer: dict[str, RopeUse] | None, angle_dtype: AngleDtype) -> RopeUse | None:
@@ -269,10 +281,13 @@ def _check_forward(module: nn.Module) -> None:
 def _turning(module: nn.Module, sources: list[_Source]) -> Turning:
     """Find out what an attention layer rotates with, and prove it."""
     _check_forward(module)
-    calls = rotating(type(module)).calls
+    calls = rotating(original_of(module)).calls
     if len(sources) > 1:
+        own = {id(child) for child in module.children()}
         config = getattr(module, "config", None)
-        sources = [source for source in sources if source.module.config is config]
+        sources = [source for source in sources if id(source.module) in own] or [
+            source for source in sources if source.config is config
+        ]
     if len(sources) != 1:
         raise ConfigError("may read the table of several rotary modules; attach one tower alone")
     source = sources[0]

@@ -20,22 +20,31 @@ from typing import TYPE_CHECKING, Any
 from ropewalk.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from typing import TypeGuard
 
-REDIRECTED = "_ropewalk_apply"
-"""Name of the method that a redirected one calls instead of its module's function."""
+REDIRECTED = "_ropewalk_"
+"""Before the name of a function: the method that is called instead of it."""
+_SIGNATURES = {("q", "k", "cos", "sin"): 2, ("x", "cos", "sin"): 1, ("tensor", "sin", "cos"): 1}
+"""First parameters of the functions that are known, and how many of them are rotated."""
 
 
 @dataclass(frozen=True)
 class Call:
     """One way in which a class calls a function that rotates."""
 
+    name: str
+    """Name of the function in the class's module."""
     function: FunctionType
-    """The function of the class's module."""
+    """The function itself."""
     vectors: tuple[str, ...]
     """Names of the variables that are rotated: q and k, or one of them."""
     unsqueeze_dim: int
     """Dimension along which the function gives the table its heads: 1 or 2."""
+    keywords: dict[str, int]
+    """What the function is called with by name."""
+    sin_first: bool
+    """Whether the layer takes the table as (sin, cos), as GPT-J does."""
     fresh: tuple[str, ...] | None
     """Where both variables are overwritten by the result and were nothing but views of outputs of
     submodules until then: the names of these submodules. None: somebody else may see them."""
@@ -127,14 +136,14 @@ class _Reader:
         self.calls: list[Call] = []
         self.tree = self._parsed()
         self.own = self.tree.args.args[0].arg if self.tree.args.args else ""
-        self.tables: dict[str, int] = {}  # variable to 0 for cos, 1 for sin
+        self.table: tuple[str, ...] = ()  # ("cos", "sin") as they are unpacked
         self._find_tables()
         self._find_calls()
         self._refuse_other_uses()
 
     def redirected(self) -> Any:
         """Return the method with its calls redirected, decorated as before."""
-        module = ast.Module([_Redirect(self.own).visit(self.tree)], [])
+        module = ast.Module([_Redirect(self.own, self.calls).visit(self.tree)], [])
         ast.fix_missing_locations(module)
         namespace: dict[str, Any] = {}
         code = compile(module, self.function.__code__.co_filename, "exec", dont_inherit=True)
@@ -172,7 +181,7 @@ class _Reader:
             if not (isinstance(target, ast.Tuple) and len(target.elts) == 2):
                 continue
             names = [item.id if isinstance(item, ast.Name) else "" for item in target.elts]
-            if names != ["cos", "sin"]:
+            if sorted(names) != ["cos", "sin"]:
                 continue
             from_argument = isinstance(node.value, ast.Name)
             from_module = isinstance(node.value, ast.Call) and self._submodule(node.value)
@@ -180,92 +189,95 @@ class _Reader:
                 continue
             if not from_argument and not from_module:
                 raise self._refused("changes the table before it rotates", node)
-            self.tables = {"cos": 0, "sin": 1}
+            self.table = tuple(names)
 
     def _find_calls(self) -> None:
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                if is_apply_name(node.func.id):
-                    self.calls.append(self._call(node, node.func.id))
-        if not self.calls or not self.tables:
+        self.calls = [self._call(node) for node in ast.walk(self.tree) if _applies(node)]
+        if not self.calls or not self.table:
             raise self._refused("has cos and sin and no call of the form apply(q, k, cos, sin)")
 
-    def _call(self, node: ast.Call, name: str) -> Call:
+    def _call(self, node: ast.Call) -> Call:
+        name = _name(node.func)
         function = self.function.__globals__.get(name)
         if not isinstance(function, FunctionType):
             raise self._refused(f"calls {name}, which is no function of its module", node)
-        parameters = list(inspect.signature(function).parameters)
-        count = next((n for n in (1, 2) if parameters[n : n + 2] == ["cos", "sin"]), 0)
-        if not count or "unsqueeze_dim" not in parameters:
+        parameters = inspect.signature(function).parameters
+        found = next((s for s in _SIGNATURES if tuple(parameters)[: len(s)] == s), None)
+        if found is None:
             raise self._refused(f"calls {name}({', '.join(parameters)})", node)
+        count, table = _SIGNATURES[found], list(found[-2:])
         given = [item.id if isinstance(item, ast.Name) else "" for item in node.args]
-        if len(given) != count + 2 or "" in given or given[count:] != ["cos", "sin"]:
+        if len(given) != count + 2 or "" in given or given[count:] != table:
             raise self._refused(f"calls {name} with something other than plain variables", node)
-        unsqueeze_dim: object = inspect.signature(function).parameters["unsqueeze_dim"].default
+        keywords: dict[str, int] = {}
         for keyword in node.keywords:
-            if keyword.arg != "unsqueeze_dim" or not isinstance(keyword.value, ast.Constant):
+            value = keyword.value.value if isinstance(keyword.value, ast.Constant) else None
+            if keyword.arg != "unsqueeze_dim" or not isinstance(value, int):
                 raise self._refused(f"calls {name} with {keyword.arg}", node)
-            unsqueeze_dim = keyword.value.value
+            keywords[keyword.arg] = value
+        default = parameters["unsqueeze_dim"].default if "unsqueeze_dim" in parameters else 2
+        unsqueeze_dim = keywords.get("unsqueeze_dim", default)
         if unsqueeze_dim not in (1, 2):
             raise self._refused(f"calls {name} with unsqueeze_dim={unsqueeze_dim}", node)
         vectors = tuple(given[:count])
-        assert isinstance(unsqueeze_dim, int)
-        return Call(function, vectors, unsqueeze_dim, self._fresh(node, vectors))
+        sin_first = self.table[:1] == ("sin",)
+        fresh = self._fresh(node, vectors)
+        return Call(name, function, vectors, unsqueeze_dim, keywords, sin_first, fresh)
 
     def _refuse_other_uses(self) -> None:
         """Refuse any use of cos, sin and the function beside the calls that were found."""
         inside: set[int] = set()
         for node in ast.walk(self.tree):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                if is_apply_name(node.func.id):
-                    inside.update(id(item) for item in (node.func, *node.args))
+            if _applies(node):
+                inside.update(id(item) for item in (node.func, *node.args))
         for node in ast.walk(self.tree):
             if not isinstance(node, ast.Name) or id(node) in inside:
                 continue
             if is_apply_name(node.id):
                 raise self._refused(f"uses {node.id} otherwise than by calling it", node)
-            if node.id in self.tables and isinstance(node.ctx, ast.Load):
+            if node.id in self.table and isinstance(node.ctx, ast.Load):
                 raise self._refused(f"uses {node.id} for more than the rotation", node)
 
     def _fresh(self, call: ast.Call, vectors: tuple[str, ...]) -> tuple[str, ...] | None:
         """Return the submodules whose outputs the vectors are, if nobody else can see them."""
         assignments = [node for node in ast.walk(self.tree) if isinstance(node, ast.Assign)]
         result = next((node for node in assignments if node.value is call), None)
-        if result is None or len(vectors) != 2 or len(result.targets) != 1:
+        if result is None or len(vectors) != 2 or not isinstance(result.targets[0], ast.Tuple):
             return None
-        target = result.targets[0]
-        if not isinstance(target, ast.Tuple) or tuple(map(_name, target.elts)) != vectors:
+        if tuple(map(_name, result.targets[0].elts)) != vectors:
             return None
         producers: list[str] = []
         for vector in vectors:
-            own: set[int] = set()
-            for node in assignments:
-                if node.lineno < call.lineno and _assigns(node, vector):
-                    producer = self._producer(node.value, vector)
-                    if len(node.targets) != 1 or producer is None:
-                        return None
-                    producers.append(producer)
-                    own.update(id(item) for item in ast.walk(node.value))
-            own.update(id(item) for item in call.args)
-            for item in ast.walk(self.tree):
-                reads = isinstance(item, ast.Name) and item.id == vector
-                if reads and isinstance(item.ctx, ast.Load) and item.lineno <= call.lineno:  # type: ignore[attr-defined]
-                    if id(item) not in own:
-                        return None
-            if not own - {id(item) for item in call.args}:
+            before = [
+                node
+                for node in assignments
+                if node.lineno < call.lineno and any(map(_names(vector), node.targets))
+            ]
+            inside = {id(item) for node in (*before, call) for item in ast.walk(node)}
+            seen = any(
+                id(item) not in inside and item.lineno <= call.lineno
+                for item in ast.walk(self.tree)
+                if isinstance(item, ast.Name) and item.id == vector
+            )
+            found = [self._producer(node) for node in before]
+            if seen or not found or "" in found:
                 return None
+            producers.extend(found)
         return tuple(dict.fromkeys(producers))
 
-    def _producer(self, value: ast.expr, vector: str) -> str | None:
-        """Return X for ``self.X(...)`` followed by views, as in ``self.X(h).view(s)``."""
+    def _producer(self, node: ast.Assign) -> str:
+        """Return X for ``v = self.X(...)`` and views of it, as ``v = self.X(h).view(s)``."""
+        value = node.value
+        if len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name):
+            return ""
         while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
             submodule = self._submodule(value)
             if submodule:
                 return submodule
             if value.func.attr not in ("view", "transpose", "reshape", "contiguous", "unflatten"):
-                return None
+                return ""
             value = value.func.value
-        return None
+        return ""
 
     def _submodule(self, call: ast.Call) -> str:
         func = call.func
@@ -279,17 +291,25 @@ class _Reader:
 
 
 class _Redirect(ast.NodeTransformer):
-    """Replace ``apply_...(`` by ``self._ropewalk_apply(``."""
+    """Replace ``apply_x(q, k, cos, sin)`` by ``self._ropewalk_apply_x(q, k, cos, sin)``."""
 
-    def __init__(self, own: str) -> None:
+    def __init__(self, own: str, calls: list[Call]) -> None:
         self.own = own
+        self.dims = {call.name: call.unsqueeze_dim for call in calls if not call.keywords}
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802
-        """Redirect a call."""
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """Redirect a call, and name what its function has by default."""
         self.generic_visit(node)
-        if isinstance(node.func, ast.Name) and is_apply_name(node.func.id):
+        if _applies(node):
+            name = _name(node.func)
             own = ast.copy_location(ast.Name(self.own, ast.Load()), node.func)
-            node.func = ast.copy_location(ast.Attribute(own, REDIRECTED, ast.Load()), node.func)
+            node.func = ast.copy_location(
+                ast.Attribute(own, REDIRECTED + name, ast.Load()), node.func
+            )
+            node.args[-2:] = [ast.Name("cos", ast.Load()), ast.Name("sin", ast.Load())]
+            if not node.keywords:
+                dim = ast.Constant(self.dims[name])
+                node.keywords = [ast.keyword("unsqueeze_dim", dim)]
         return node
 
 
@@ -297,13 +317,19 @@ def _name(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+def _applies(node: ast.AST) -> TypeGuard[ast.Call]:
+    """Return whether a node calls a function that rotates."""
+    return isinstance(node, ast.Call) and is_apply_name(_name(node.func))
+
+
 def _is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 
 
-def _assigns(node: ast.Assign, name: str) -> bool:
-    return any(
-        isinstance(item, ast.Name) and item.id == name
-        for target in node.targets
-        for item in ast.walk(target)
-    )
+def _names(name: str) -> Callable[[ast.expr], bool]:
+    """Return whether an assignment's target has a variable of that name in it."""
+
+    def has(target: ast.expr) -> bool:
+        return any(isinstance(item, ast.Name) and item.id == name for item in ast.walk(target))
+
+    return has

@@ -32,18 +32,19 @@ def check_rotary(rotary: nn.Module, tables: Tables) -> None:
     Raises:
         ConfigError: Its frequencies are on no device, or were changed: by a cast, or by hand.
     """
+    held = next(rotary.buffers(), None)
+    if held is None:
+        raise ConfigError("holds neither frequencies nor a table")
+    if held.is_meta:
+        raise ConfigError("is on the meta device; load the weights first")
     for label, rope in tables.by_label.items():
         live = getattr(rotary, "inv_freq" if label is None else f"{label}_inv_freq", None)
-        if not isinstance(live, Tensor):
-            raise ConfigError("has no frequencies where the rotary modules of transformers do")
-        if live.is_meta:
-            raise ConfigError("is on the meta device; load the weights first")
-        if rope.spec.depends_on_length:
-            continue  # they change with every call; the rotation itself is compared below
+        if not isinstance(live, Tensor) or rope.spec.depends_on_length:
+            continue  # a table, or changed with every call; the rotation itself is compared below
         expected = torch.from_numpy(rope.spec.inv_freq())
         found = live.detach().cpu().double()
         if found.shape != expected.shape:
-            continue  # kept in another form; the rotation itself is compared below
+            continue  # kept in another form; likewise
         # float32 powers are off by a few units in the last place.
         off = (found - expected).abs() > 2e-6 * expected
         if bool(off.any()):
@@ -58,8 +59,8 @@ def check_rotary(rotary: nn.Module, tables: Tables) -> None:
 
 def turning_by_width(
     rotary: nn.Module, tables: Tables, label: str | None, calls: tuple[Call, ...]
-) -> dict[int, RotaryEmbedding]:
-    """Return our rotation by the width of the vectors that the model's function is given.
+) -> dict[tuple[str, int], RotaryEmbedding]:
+    """Return our rotation by the model's function and the width of the vectors it is given.
 
     Args:
         rotary: The model's own rotary module.
@@ -68,7 +69,8 @@ def turning_by_width(
         calls: How the layer calls its function.
 
     Returns:
-        The rotations that equal those of the model at 11 positions up to 100,000.
+        The rotations that equal those of the model at 11 positions up to 100,000. A function that
+        the config does not select, as half of DeepSeek's are, has none.
 
     Raises:
         ConfigError: None does.
@@ -79,14 +81,15 @@ def turning_by_width(
     if spec.rotary_dim != spec.head_dim and not spec.blocks:
         bare = spec.replace(head_dim=spec.rotary_dim, rotary_offset=0)
         candidates[spec.rotary_dim] = RotaryEmbedding(bare)
+    names = sorted({call.name for call in calls})
     found = {
-        width: candidate
+        (name, width): candidate
+        for name in names
         for width, candidate in candidates.items()
-        if all(_agree(rotary, tables, label, call, candidate) for call in calls)
+        if all(_agree(rotary, tables, label, c, candidate) for c in calls if c.name == name)
     }
     if not found:
-        names = ", ".join(sorted({call.function.__name__ for call in calls}))
-        raise ConfigError(f"rotates by {names} otherwise than its config says")
+        raise ConfigError(f"rotates by {', '.join(names)} otherwise than its config says")
     return found
 
 
@@ -97,17 +100,19 @@ def _agree(
     """Whether the model's table and function rotate as ours do."""
     buffer = next(rotary.buffers())
     width = rope.spec.head_dim
-    for positions in (_POSITIONS[:6], _POSITIONS):  # rules that depend on the length: short, long
+    end = getattr(rotary, "max_positions", _POSITIONS[-1] + 1)  # GPT-J: the end of its table
+    all_positions = tuple(position for position in _POSITIONS if position < end)
+    for positions in (all_positions[:6], all_positions):  # by length: the short list, the long one
         ids = torch.tensor([positions], device=buffer.device)
         x = torch.from_numpy(np.sin(np.arange(1.0, 1 + 2 * len(positions) * width))).float()
         x = x.view(1, 2, len(positions), width).to(buffer.device)
         arguments = () if label is None else (label,)
         # A copy, since the module may remember what it was asked.
-        cos, sin = copy.deepcopy(rotary)(torch.zeros(1, 1, device=ids.device), ids, *arguments)
+        table = copy.deepcopy(rotary)(torch.zeros(1, 1, device=ids.device), ids, *arguments)
         given = x if call.unsqueeze_dim == 1 else x.transpose(1, 2)
         vectors = [given] * len(call.vectors)
         try:
-            theirs = call.function(*vectors, cos, sin, unsqueeze_dim=call.unsqueeze_dim)
+            theirs = call.function(*vectors, *table, **call.keywords)
         except RuntimeError:
             return False  # not made for vectors of this width
         ours = rope.rotate(x, table=tables.table(ids, label, torch.float32))

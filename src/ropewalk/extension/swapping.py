@@ -34,6 +34,8 @@ class Tables:
 
     by_label: dict[str | None, RotaryEmbedding]
     """Rotation by layer type; by None where the module has one for all layers."""
+    sin_first: bool = False
+    """Whether the layers take (sin, cos)."""
 
     def table(self, position_ids: Tensor, label: str | None, dtype: torch.dtype) -> RotaryTable:
         """Return the half-width table of the positions.
@@ -62,8 +64,9 @@ class Tables:
 class Turning:
     """What an attached attention layer rotates with."""
 
-    by_width: dict[int, RotaryEmbedding]
-    """Rotation by the width of what the layer hands over: the head, or the rotated slice."""
+    by_width: dict[tuple[str, int], RotaryEmbedding]
+    """Rotation by the function that the layer used to call, and the width of what it hands over:
+    the head, or the rotated slice."""
     producers: tuple[str, ...] | None
     """Submodules whose outputs are rotated and seen by nobody else; None: not proved."""
 
@@ -78,10 +81,11 @@ def attached_rotary(original: type) -> type:
 
     def forward(
         self: nn.Module, x: Tensor, position_ids: Tensor, layer_type: str | None = None
-    ) -> RotaryTable:
+    ) -> tuple[Tensor, Tensor]:
         dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
         tables: Tables = self.__dict__[_HELD]
-        return tables.table(position_ids, layer_type, dtype)
+        table = tables.table(position_ids, layer_type, dtype)
+        return (table.sin, table.cos) if tables.sin_first else table
 
     return _derived(original, {"forward": forward}, attached_rotary)
 
@@ -96,20 +100,33 @@ def attached_attention(original: type) -> type:
     Raises:
         ConfigError: What its methods do with cos and sin cannot be proved to be a rotation.
     """
-    return _derived(original, {**rotating(original).methods, REDIRECTED: _apply}, attached_attention)
+    found = rotating(original)
+    applying = {REDIRECTED + call.name: _applying(call.name) for call in found.calls}
+    return _derived(original, found.methods | applying, attached_attention)
+
+
+def _applying(name: str) -> Callable[..., tuple[Tensor, Tensor] | Tensor]:
+    """Return the method that stands for the function of that name."""
+
+    def apply(
+        self: nn.Module, *vectors_and_table: Tensor, unsqueeze_dim: int
+    ) -> tuple[Tensor, Tensor] | Tensor:
+        return _apply(self, name, *vectors_and_table, unsqueeze_dim=unsqueeze_dim)
+
+    return apply
 
 
 def _apply(
-    self: nn.Module, first: Tensor, *others: Tensor, unsqueeze_dim: int = 1
+    self: nn.Module, name: str, first: Tensor, *others: Tensor, unsqueeze_dim: int
 ) -> tuple[Tensor, Tensor] | Tensor:
     """Rotate (q, k, cos, sin) or (x, cos, sin) as the function of the model's module does."""
     *second, cos, sin = others
     turning: Turning = self.__dict__[_HELD]
-    rope = turning.by_width.get(first.shape[-1])
+    rope = turning.by_width.get((name, first.shape[-1]))
     if rope is None:
         raise ShapeError(
-            f"vectors to rotate must have a width among {list(turning.by_width)}; "
-            f"got {tuple(first.shape)}"
+            f"vectors for {name} must have a width of {sorted(turning.by_width)}, which were "
+            f"compared when the model was attached; got {tuple(first.shape)}"
         )
     seq_dim = -2 if unsqueeze_dim == 1 else -3
     if not second:
@@ -195,7 +212,7 @@ def _derived(original: type, namespace: dict[str, Any], factory: Callable[[type]
     """Return a subclass that looks like its base, and can be copied and pickled."""
 
     def reduce(self: nn.Module, protocol: int) -> tuple[Any, ...]:  # noqa: ARG001
-        return _new, (factory.__wrapped__.__name__, original), self.__dict__.copy()  # type: ignore[attr-defined]
+        return _new, (factory.__wrapped__.__name__, original), self.__getstate__()  # type: ignore[attr-defined]
 
     names = ("__module__", "__qualname__", "__doc__")
     described = {name: getattr(original, name) for name in names}
@@ -208,5 +225,5 @@ def _new(factory: str, original: type) -> nn.Module:
     cls = {"attached_rotary": attached_rotary, "attached_attention": attached_attention}[factory](
         original
     )
-    module: nn.Module = cls.__new__(cls)
+    module: nn.Module = object.__new__(cls)
     return module
