@@ -37,6 +37,7 @@ from ropewalk.spec import (
 
 if TYPE_CHECKING:
     from ropewalk.attention import softmax_attention
+    from ropewalk.extension import attach
     from ropewalk.models import (
         RoFormerConfig,
         RoFormerForMaskedLM,
@@ -63,6 +64,7 @@ _LAZY = {
     "positions_from_attention_mask": ("rotary", None),
     "positions_from_cu_seqlens": ("rotary", None),
     "rotate": ("rotary", None),
+    "attach": ("extension", "hf"),
     "RoFormerConfig": ("models", "hf"),
     "RoFormerForMaskedLM": ("models", "hf"),
     "RoFormerForSequenceClassification": ("models", "hf"),
@@ -96,6 +98,7 @@ __all__ = [
     "XPos",
     "Yarn",
     "__version__",
+    "attach",
     "convert_layout",
     "positions_for_shard",
     "positions_from_attention_mask",

@@ -83,7 +83,9 @@ def causal_families():
     families = {}
     for model_type, names in sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items()):
         name = names if isinstance(names, str) else names[0]
-        families.setdefault(name, model_type)
+        own = name.lower().startswith(model_type.replace("_", ""))
+        if own or name not in families:  # EXAONE 3 is a Llama by another name
+            families[name] = model_type
     return {model_type: name for name, model_type in families.items()}
 
 
@@ -101,8 +103,8 @@ def tiny_config(model_type, **changes):
             small.pop("head_dim", None)
         small |= _OWN.get(model_type, {})
         config = cls(**small | changes)
-        if getattr(config, "layer_types", None) and len(config.layer_types) != LAYERS:
-            kinds = list(dict.fromkeys(config.layer_types))
+        kinds = list(dict.fromkeys(getattr(cls(), "layer_types", None) or ()))
+        if len(kinds) > 1 and not _OWN.get(model_type) and "layer_types" in known:
             kinds = [kinds[i % len(kinds)] for i in range(LAYERS)]
             config = cls(**small | {"layer_types": kinds} | changes)
         return config

@@ -26,6 +26,7 @@ from ropewalk.spec import DynamicNTK, RopeSpec, RopeUse, rope_layers
 from ropewalk.spec.checks import choice
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
     from typing import Literal, Self
 
@@ -40,10 +41,10 @@ class Attached:
         ()
     """
 
-    def __init__(self, model: nn.Module, *, ends_here: bool = False) -> None:
+    def __init__(self, model: nn.Module, changed: Sequence[nn.Module] = ()) -> None:
         self.model = model
         """The model itself."""
-        self._ends_here = ends_here
+        self._changed = {id(module) for module in changed}
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -63,7 +64,9 @@ class Attached:
             ConfigError: A module was wrapped after it was attached, so that its own forward is
                 out of reach.
         """
-        modules = {name: m for name, m in self.model.named_modules() if is_attached(m)}
+        self._detach({name: m for name, m in self.model.named_modules() if is_attached(m)})
+
+    def _detach(self, modules: dict[str, nn.Module]) -> None:
         for name, module in modules.items():
             if "forward" in vars(module):
                 raise ConfigError(
@@ -82,8 +85,9 @@ class Attached:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._ends_here:
-            self.detach()
+        named = self.model.named_modules()
+        ours = {name: module for name, module in named if id(module) in self._changed}
+        self._detach({name: module for name, module in ours.items() if is_attached(module)})
 
     def __repr__(self) -> str:
         return f"<Attached {type(self.model).__name__}: {len(self.layers)} modules>"
@@ -142,7 +146,7 @@ def attach(model: nn.Module, *, angle_dtype: AngleDtype = "float64") -> Attached
         for module in done:
             swap_back(module)
         raise
-    return Attached(model, ends_here=not already.layers)
+    return Attached(model, done)
 
 
 class _Change(NamedTuple):
@@ -178,8 +182,12 @@ def _planned(model: nn.Module, angle_dtype: AngleDtype) -> list[_Change]:
             )
         return []
     if not rotaries:
-        name, module = next(iter(layers.items()))
-        raise _refused(name, module, "rotates with a table that comes from no rotary module")
+        tables = [name for name, module in layers.items() if "Rotary" in type(module).__name__]
+        name = next(iter([*tables, *layers]))
+        reason = "is called otherwise than with (x, position_ids)"
+        if not tables:
+            reason = "rotates with a table that comes from no rotary module"
+        raise _refused(name, layers[name], reason)
     try:
         orders = {
             call.sin_first for m in layers.values() for call in rotating(original_of(m)).calls

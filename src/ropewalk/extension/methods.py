@@ -257,7 +257,9 @@ class _Reader:
             seen = any(
                 id(item) not in inside and item.lineno <= call.lineno
                 for item in ast.walk(self.tree)
-                if isinstance(item, ast.Name) and item.id == vector
+                if isinstance(item, ast.Name)
+                and item.id == vector
+                and isinstance(item.ctx, ast.Load)
             )
             found = [self._producer(node) for node in before]
             if seen or not found or "" in found:
@@ -313,7 +315,7 @@ class _Redirect(ast.NodeTransformer):
         return node
 
 
-def _name(node: ast.expr) -> str:
+def _name(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
