@@ -21,6 +21,7 @@ from ropewalk.extension.swapping import (
     swap,
     swap_back,
 )
+from ropewalk.extension.wiring import check_wiring
 from ropewalk.rotary import RotaryEmbedding
 from ropewalk.spec import DynamicNTK, RopeSpec, RopeUse, rope_layers
 from ropewalk.spec.checks import choice
@@ -119,8 +120,8 @@ def attach(model: nn.Module, *, angle_dtype: AngleDtype = "float64") -> Attached
 
     Example:
         >>> from transformers import LlamaConfig, LlamaModel
-        >>> config = LlamaConfig(8, 16, 32, num_hidden_layers=1, num_attention_heads=2)
-        >>> attach(LlamaModel(config)).layers
+        >>> small = dict(vocab_size=8, hidden_size=16, intermediate_size=16, num_hidden_layers=1)
+        >>> attach(LlamaModel(LlamaConfig(num_attention_heads=2, **small))).layers
         ('layers.0.self_attn', 'rotary_emb')
     """
     given: object = model
@@ -209,6 +210,7 @@ def _planned(model: nn.Module, angle_dtype: AngleDtype) -> list[_Change]:
             raise _refused(name, module, str(error)) from error
         sources.append(source)
         changes.append(_Change(module, attached_rotary(original_of(module)), source.tables))
+    _check_wiring(modules, rotaries, layers)
     for name, module in layers.items():
         try:
             held = _turning(module, sources)
@@ -216,6 +218,21 @@ def _planned(model: nn.Module, angle_dtype: AngleDtype) -> list[_Change]:
         except ConfigError as error:
             raise _refused(name, module, str(error)) from error
     return changes
+
+
+def _check_wiring(
+    modules: dict[str, nn.Module], rotaries: dict[str, nn.Module], layers: dict[str, nn.Module]
+) -> None:
+    """Refuse a model in which a table goes anywhere but to the attention layers."""
+    for name, module in modules.items():
+        if name in rotaries or name in layers or is_attached(module):
+            continue
+        children = module.named_children()
+        asked = tuple(child for child, m in children if any(m is r for r in rotaries.values()))
+        try:
+            check_wiring(original_of(module), asked)
+        except ConfigError as error:
+            raise _refused(name, module, str(error)) from error
 
 
 def _is_rotary(cls: type) -> bool:

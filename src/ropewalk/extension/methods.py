@@ -65,7 +65,7 @@ def mentions_table(cls: type) -> bool:
     Args:
         cls: Class of a module of some model.
     """
-    return any(_mentions(plain(method)) for _, method in _methods(cls))
+    return any(_mentions(plain(method)) for _, method in methods_of(cls))
 
 
 @functools.cache
@@ -80,7 +80,7 @@ def rotating(cls: type) -> Rotating:
     """
     methods: dict[str, Any] = {}
     calls: list[Call] = []
-    for name, method in _methods(cls):
+    for name, method in methods_of(cls):
         if not _mentions(plain(method)):
             continue
         reader = _Reader(cls, name, method)
@@ -99,8 +99,12 @@ def plain(method: Any) -> FunctionType:
     return found
 
 
-def _methods(cls: type) -> Iterator[tuple[str, Any]]:
-    """Yield the methods that a class really has, torch's own left out."""
+def methods_of(cls: type) -> Iterator[tuple[str, Any]]:
+    """Yield the methods that a class really has by name, torch's own left out.
+
+    Args:
+        cls: Class of a module.
+    """
     seen: set[str] = set()
     for base in cls.__mro__:
         if base.__module__.partition(".")[0] in ("torch", "builtins"):
