@@ -49,11 +49,11 @@ def test_logits_and_greedy_tokens_stay_equal(family):
     model = tiny_model(family)
     x = tokens()
     before = logits(model, input_ids=x)
-    greedy = model.generate(x[:1], max_new_tokens=8, do_sample=False)
+    greedy = model.generate(x[:1], max_new_tokens=5, do_sample=False)
     attached = attach(model)
     assert attached.layers
     assert_equal(logits(model, input_ids=x), before)
-    assert torch.equal(model.generate(x[:1], max_new_tokens=8, do_sample=False), greedy)
+    assert torch.equal(model.generate(x[:1], max_new_tokens=5, do_sample=False), greedy)
     attached.detach()
     assert torch.equal(logits(model, input_ids=x), before)
 
@@ -202,10 +202,10 @@ def test_gradients_of_a_training_step_stay_equal(family, checkpointing):
 def test_assisted_generation_stays_equal():
     model, draft = tiny_model("llama"), tiny_model("llama", num_hidden_layers=1)
     x = tokens(batch=1, length=6)
-    expected = model.generate(x, max_new_tokens=8, do_sample=False)
+    expected = model.generate(x, max_new_tokens=5, do_sample=False)
     attach(model)
     attach(draft)
-    found = model.generate(x, assistant_model=draft, max_new_tokens=8, do_sample=False)
+    found = model.generate(x, assistant_model=draft, max_new_tokens=5, do_sample=False)
     assert torch.equal(found, expected)
 
 
@@ -220,6 +220,7 @@ def test_packed_positions_that_start_again_are_followed():
 
 @pytest.mark.slow
 @pytest.mark.parity
+@pytest.mark.filterwarnings("ignore")  # of families whose small config has an odd entry
 def test_every_family_that_is_accepted_keeps_its_logits():
     from tiny_models import NotBuiltError, causal_families
 

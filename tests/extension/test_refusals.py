@@ -94,9 +94,14 @@ def test_an_attached_module_whose_forward_was_replaced_is_not_detached(model):
     attached = attach(model)
     module = model.model.layers[0].self_attn
     module.forward = module.forward
-    with pytest.raises(rw.ConfigError, match=r"layers\.0\.self_attn had its forward replaced"):
+    with pytest.raises(rw.ConfigError, match=r"layers\.0\.self_attn had its forward or class"):
         attached.detach()
     del module.forward
+    own = type(module)
+    module.__class__ = type("Sharded", (own,), {})  # as FSDP does
+    with pytest.raises(rw.ConfigError, match=r"layers\.0\.self_attn had its forward or class"):
+        attached.detach()
+    module.__class__ = own
     attached.detach()
     assert not attached.layers
 

@@ -1,7 +1,6 @@
 """Causal language models of every family of transformers, small enough to be built in a moment."""
 
 import functools
-import gc
 import inspect
 import warnings
 
@@ -124,7 +123,6 @@ def tiny_model(model_type, dtype=torch.float32, **changes):
         raise NotBuiltError(f"{type(error).__name__}: {error}".splitlines()[0]) from error
     if count > _MOST_PARAMETERS:
         raise NotBuiltError(f"has {count:,} parameters with the usual names set")
-    gc.collect()
     torch.manual_seed(0)
     model = cls(config).to(dtype).eval()
     for parameter in model.parameters():  # what starts at 0 or 1 would hide a difference

@@ -16,6 +16,7 @@ from ropewalk.extension.swapping import (
     attached_attention,
     attached_rotary,
     is_attached,
+    is_wrapped,
     original_of,
     specs_of,
     swap,
@@ -69,10 +70,10 @@ class Attached:
 
     def _detach(self, modules: dict[str, nn.Module]) -> None:
         for name, module in modules.items():
-            if "forward" in vars(module):
+            if is_wrapped(module):
                 raise ConfigError(
                     f"model must be unwrapped before it is detached; {name} had its forward "
-                    "replaced after it was attached; remove its hooks first"
+                    "or class replaced after it was attached; remove its hooks first"
                 )
         for module in modules.values():
             swap_back(module)
@@ -319,10 +320,10 @@ def _turning(module: nn.Module, sources: list[_Source]) -> Turning:
     use = _use_of(module, source.uses)
     if use is None:
         return Turning({}, None)
-    label = next((la for la, rope in source.tables.by_label.items() if rope.spec == use.spec), "")
-    if label == "":
+    labels = [label for label, rope in source.tables.by_label.items() if rope.spec == use.spec]
+    if not labels:
         raise ConfigError("has a rotation that its rotary module does not make")
-    by_width = turning_by_width(source.module, source.tables, label, calls)
+    by_width = turning_by_width(source.module, source.tables, labels[0], calls)
     return Turning(by_width, calls[0].fresh if len(calls) == 1 else None)
 
 

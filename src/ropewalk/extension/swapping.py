@@ -164,8 +164,8 @@ def swap(module: nn.Module, cls: type, held: Tables | Turning) -> None:
         cls: What :func:`attached_rotary` or :func:`attached_attention` returned for its class.
         held: What it computes with.
     """
-    module.__dict__[_HELD] = held
     module.__class__ = cls
+    module.__dict__[_HELD] = held
 
 
 def swap_back(module: nn.Module) -> None:
@@ -185,6 +185,15 @@ def is_attached(module: nn.Module) -> bool:
         module: Any module.
     """
     return hasattr(type(module), _ORIGINAL)
+
+
+def is_wrapped(module: nn.Module) -> bool:
+    """Return whether something has replaced the forward or the class of an attached module.
+
+    Args:
+        module: An attached module.
+    """
+    return "forward" in vars(module) or _ORIGINAL not in vars(type(module))
 
 
 def original_of(module: nn.Module) -> type:
