@@ -37,6 +37,7 @@ from ropewalk.spec import (
 
 if TYPE_CHECKING:
     from ropewalk.attention import softmax_attention
+    from ropewalk.extension import attach
     from ropewalk.models import (
         RoFormerConfig,
         RoFormerForMaskedLM,
@@ -67,6 +68,7 @@ _LAZY = {
     "positions_from_cu_seqlens": ("rotary", None),
     "rotate": ("rotary", None),
     "use_kernel": ("rotary", None),
+    "attach": ("extension", "hf"),
     "RoFormerConfig": ("models", "hf"),
     "RoFormerForMaskedLM": ("models", "hf"),
     "RoFormerForSequenceClassification": ("models", "hf"),
@@ -100,6 +102,7 @@ __all__ = [
     "XPos",
     "Yarn",
     "__version__",
+    "attach",
     "available_kernels",
     "convert_layout",
     "positions_for_shard",

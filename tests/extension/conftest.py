@@ -1,0 +1,6 @@
+"""Let the files of this folder import each other."""
+
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
