@@ -219,7 +219,8 @@ def _by_op(x: Tensor, turns: Sequence[Turn], seq_dim: int, out: Tensor | None) -
         check_turn(x, turn, seq_dim)
     if out is not None:
         check_out(x, out)
-    in_place = out is x and not (torch.is_grad_enabled() and x.requires_grad)
+    # A tensor of inference mode is refused by copy_ outside of it, before anything is written.
+    in_place = out is x and x.is_inference() == torch.is_inference_mode_enabled()
     for turn in turns:
         how = (seq_dim, turn.start, turn.source == "interleaved", turn.target == "interleaved")
         if in_place:
