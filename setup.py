@@ -11,7 +11,9 @@ from setuptools import Extension, setup
 
 CSRC = Path("src/ropewalk/rotary/kernels/csrc")
 # No fused multiply-add and no reordering: every instruction set gives the same bits.
-FLAGS = [] if sys.platform == "win32" else ["-std=c11", "-O3", "-ffp-contract=off", "-fno-math-errno"]
+FLAGS = (
+    [] if sys.platform == "win32" else ["-std=c11", "-O3", "-ffp-contract=off", "-fno-math-errno"]
+)
 
 setup(
     ext_modules=[
