@@ -5,6 +5,7 @@ import pytest
 
 import ropewalk
 from ropewalk.cli import main
+from ropewalk.rotary.kernels import native_status
 
 
 def call(monkeypatch, *arguments):
@@ -23,10 +24,11 @@ def test_env_names_versions_kernels_and_devices(monkeypatch, capsys):
     assert call(monkeypatch, "env", "--json") == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["ropewalk"] == ropewalk.__version__
-    assert facts["kernels"] == "reference"
+    assert facts["kernels"].startswith("reference, eager")
+    assert f"native: {facts['native kernel']}" == native_status()
     assert facts["devices"].startswith("cpu")
     assert call(monkeypatch, "env") == 0
-    assert f"torch         {facts['torch']}" in capsys.readouterr().out
+    assert f"torch          {facts['torch']}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

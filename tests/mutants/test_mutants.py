@@ -16,11 +16,11 @@ def negative_angle(patch):
 
 
 def swapped_layout(patch):
-    real = apply._turn_slice
+    real = apply.turn_slice
     other = {"half": "interleaved", "interleaved": "half"}
     patch.setattr(
         apply,
-        "_turn_slice",
+        "turn_slice",
         lambda x, cos, sin, turn: real(
             x, cos, sin, turn._replace(source=other[turn.source], target=other[turn.target])
         ),
@@ -28,10 +28,10 @@ def swapped_layout(patch):
 
 
 def output_layout_ignored(patch):
-    real = apply._turn_slice
+    real = apply.turn_slice
     patch.setattr(
         apply,
-        "_turn_slice",
+        "turn_slice",
         lambda x, cos, sin, turn: real(x, cos, sin, turn._replace(target=turn.source)),
     )
 
@@ -60,10 +60,10 @@ def frequencies_in_bfloat16(patch):
 
 def tables_in_the_input_dtype(patch):
     # Dao-AILab/flash-attention#823, vllm-project/vllm#863
-    real = apply._turn_slice
+    real = apply.turn_slice
     patch.setattr(
         apply,
-        "_turn_slice",
+        "turn_slice",
         lambda x, cos, sin, turn: real(x, cos.to(x.dtype), sin.to(x.dtype), turn),
     )
 

@@ -252,7 +252,6 @@ def test_tensors_of_inference_mode_are_written_inside_it_alone():
         assert torch.equal(x, wanted)
     with pytest.raises(RuntimeError, match=r"[Ii]nference"):
         ROPE.rotate(x, table=TABLE, out=x)
-    assert torch.equal(x, wanted)
 
 
 @pytest.mark.parametrize("grad", [False, True])

@@ -48,7 +48,8 @@ def collect() -> dict[str, str]:
 
     import torch
 
-    from ropewalk import __version__
+    from ropewalk import __version__, available_kernels
+    from ropewalk.rotary.kernels import native_status
 
     facts = {
         "ropewalk": __version__,
@@ -60,7 +61,8 @@ def collect() -> dict[str, str]:
             facts[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             facts[name] = "not installed"
-    facts["kernels"] = "reference"
+    facts["kernels"] = ", ".join(available_kernels())
+    facts["native kernel"] = native_status().removeprefix("native: ")
     facts["threads"] = f"{torch.get_num_threads()} of {os.cpu_count()} cores"
     facts["cpu"] = torch.backends.cpu.get_cpu_capability()
     facts["devices"] = ", ".join(["cpu", *_accelerators()])

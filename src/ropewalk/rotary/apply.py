@@ -60,15 +60,15 @@ def apply_turns(
     for turn in turns:
         check_turn(x, turn, seq_dim)
     # Working in memory order keeps the strides of, say, a (B, S, H, D) view without a copy.
-    order = _memory_order(x)
+    order = memory_order(x)
     pieces: list[Tensor] = []
     position = 0
     for turn in sorted(turns, key=lambda turn: turn.start):
         stop = turn.start + 2 * turn.cos.shape[-1]
-        cos, sin = _broadcast_table(turn, x, seq_dim, order)
+        cos, sin = broadcast_table(turn, x, seq_dim, order)
         if turn.start > position:
             pieces.append(x[..., position : turn.start].permute(order))
-        pieces.append(_turn_slice(x[..., turn.start : stop].permute(order), cos, sin, turn))
+        pieces.append(turn_slice(x[..., turn.start : stop].permute(order), cos, sin, turn))
         position = stop
     if position < x.shape[-1]:
         pieces.append(x[..., position:].permute(order))
@@ -89,7 +89,7 @@ def arithmetic_dtype(*dtypes: torch.dtype) -> torch.dtype:
     return torch.float64 if torch.float64 in dtypes else torch.float32
 
 
-def _turn_slice(x: Tensor, cos: Tensor, sin: Tensor, turn: Turn) -> Tensor:
+def turn_slice(x: Tensor, cos: Tensor, sin: Tensor, turn: Turn) -> Tensor:
     """Return the rotated slice ``x`` of width r, in the dtype of ``x``."""
     wide = x.to(arithmetic_dtype(x.dtype, cos.dtype))
     if turn.source == "interleaved":
@@ -101,7 +101,7 @@ def _turn_slice(x: Tensor, cos: Tensor, sin: Tensor, turn: Turn) -> Tensor:
     return joined.to(x.dtype)
 
 
-def _memory_order(x: Tensor) -> list[int]:
+def memory_order(x: Tensor) -> list[int]:
     """Return the dimensions of ``x`` from outermost to innermost in memory, the last one last."""
     strides = x.stride()
     order: list[int] = []
@@ -112,9 +112,7 @@ def _memory_order(x: Tensor) -> list[int]:
     return order or list(range(x.ndim))
 
 
-def _broadcast_table(
-    turn: Turn, x: Tensor, seq_dim: int, order: list[int]
-) -> tuple[Tensor, Tensor]:
+def broadcast_table(turn: Turn, x: Tensor, seq_dim: int, order: list[int]) -> tuple[Tensor, Tensor]:
     """Return cos and sin with size 1 in the dimensions of ``x`` that share them, in ``order``."""
     if turn.cos.ndim == 1:
         return turn.cos, turn.sin

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from ropewalk.rotary.apply import Turn, apply_turns, arithmetic_dtype, check_out, check_turn
-from ropewalk.rotary.checks import apart, tensors
+from ropewalk.rotary.checks import apart, readable, tensors
 from ropewalk.rotary.kernels import native, registry
 from ropewalk.rotary.kernels.ops import rotate_in_place_op, rotate_op
+from ropewalk.rotary.pieces import rotate_pieces
 from ropewalk.spec.checks import choice, integer
 from ropewalk.spec.pairs import LAYOUTS
 
@@ -106,6 +107,10 @@ def turn_vectors(
                 return result
         if _fits_op(x, turns):
             return _by_op(x, turns, seq_dim, out)
+    elif registry.eager_chosen() and readable(x):
+        result = rotate_pieces(x, turns, seq_dim, out)
+        if result is not None:
+            return result
     return apply_turns(x, turns, seq_dim=seq_dim, out=out)
 
 
@@ -219,8 +224,7 @@ def _by_op(x: Tensor, turns: Sequence[Turn], seq_dim: int, out: Tensor | None) -
         check_turn(x, turn, seq_dim)
     if out is not None:
         check_out(x, out)
-    # A tensor of inference mode is refused by copy_ outside of it, before anything is written.
-    in_place = out is x and x.is_inference() == torch.is_inference_mode_enabled()
+    in_place = out is x
     for turn in turns:
         how = (seq_dim, turn.start, turn.source == "interleaved", turn.target == "interleaved")
         if in_place:

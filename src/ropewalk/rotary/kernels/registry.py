@@ -24,8 +24,8 @@ def available_kernels() -> tuple[Kernel, ...]:
     """Return the names of the kernels that this installation can use.
 
     ``"reference"`` is the definition, for every device and every way of differentiating.
-    ``"eager"`` is plain torch in pieces that fit a cache, for float32 on the CPU where no gradient
-    is recorded. ``"native"`` is compiled C, for the CPU.
+    ``"eager"`` is plain torch in pieces that fit a cache, for the CPU where no gradient is recorded.
+    ``"native"`` is compiled C, for the CPU.
 
     Example:
         >>> available_kernels()[:2]
