@@ -204,3 +204,37 @@ def test_fill_mask_names_what_is_missing(refusal, tmp_path, text, message):
 
         save_model(tiny.model(), tiny.tokenizer(), folder)
     assert message in refusal("fill-mask", folder, text)
+
+
+LLAMA = Path(__file__).parents[1] / "golden" / "configs" / "llama-3.1-8b.json"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("inspect {config} --target 0", "target must be an integer of at least 1; got 0"),
+        ("diff {config} {config} --length 0", "--length must be an integer of at least 1; got 0"),
+        ("diff {config} {config} --length -1", "--length must be an integer of at least 1; got -1"),
+        ("verify {dump} {config} --length 0", "--length must be an integer of at least 1; got 0"),
+        ("verify {tmp}/none.npy {config}", "DUMP must be a file; got '{tmp}/none.npy'"),
+        ("verify {tmp} {config}", "DUMP must be a file; got '{tmp}'"),
+        (
+            "convert weights {tmp}/none {tmp}/new --to half",
+            "got '{tmp}/none', which does not exist",
+        ),
+        ("convert weights {tmp} {tmp}/new --to both", "--to must be one of 'half', 'interleaved'"),
+        ("convert weights {tmp} {tmp}/new --to half --from up", "--from must be one of 'half'"),
+        (
+            "convert config {config} --to v5 -o {dump}/x",
+            "--output must be a file that can be writt",
+        ),
+        ("convert config {config} --to v5 -o {tmp}", "--output must not exist; got '{tmp}'"),
+        ("plot factors --out {tmp}/x.csv {config} --length 0", "length must be left out where no"),
+    ],
+)
+def test_options_of_the_commands_for_configs_are_named(refusal, tmp_path, line, message):
+    dump = write(tmp_path / "dump.json", b"[1.0]")
+    names = {"config": LLAMA, "tmp": tmp_path, "dump": dump}
+    shown = refusal(line.format(**names))
+    assert message.format(**names) in shown
+    assert list(tmp_path.iterdir()) == [dump]

@@ -53,6 +53,21 @@ def test_the_json_is_one_object_and_the_target_in_it():
 
 
 @pytest.mark.parametrize(
+    ("name", "target", "reason"),
+    [
+        ("llama-3.1-8b", 200_000, "none: llama3 is at work already"),
+        ("smollm2-135m", 8192, "none: it was trained at 8192"),
+        ("gemma-3-4b", 200_000, "none: the trained length is not known"),
+        ("gemma-3-4b", 200_000, "none: its window does not grow"),
+    ],
+)
+def test_where_a_target_has_no_candidates_the_reason_is_given(name, target, reason):
+    shown = call(FOLDER / f"{name}.json", "--target", target).output
+    assert f"candidates   {reason}\n" in shown
+    assert "candidate " not in shown
+
+
+@pytest.mark.parametrize(
     ("content", "message"),
     [
         ("{", "JSON or GGUF"),

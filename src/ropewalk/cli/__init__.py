@@ -15,7 +15,7 @@ def main() -> None:
 
     try:
         try:
-            app(prog_name="ropewalk")
+            code = app(prog_name="ropewalk", standalone_mode=False)
         finally:
             print(end="", flush=True)  # the exit of the interpreter is too late to say why
     except RopewalkError as error:
@@ -41,6 +41,26 @@ def main() -> None:
         if not isinstance(error, ModuleNotFoundError) or _ours(error):
             raise
         _fail(f"this command needs {error.name}: pip install 'ropewalk[all]'")
+    except Exception as error:
+        message = _wrong_usage(error)
+        if message is None:
+            raise
+        if not message:  # nothing was asked for, and the help has been shown
+            raise SystemExit(2) from None
+        _fail(message)
+    raise SystemExit(code)
+
+
+def _wrong_usage(error: Exception) -> str | None:
+    """Return what typer says of a command line, in one sentence; None for any other error."""
+    # Its class is click's or typer's own, by the version of typer; both have this method.
+    if not hasattr(error, "format_message"):
+        return None
+    message = str(error.format_message()).rstrip(".")
+    context = getattr(error, "ctx", None)
+    if context is None or not message:
+        return message
+    return f"{message} (see {context.command_path} --help)"
 
 
 def _ours(error: ModuleNotFoundError) -> bool:

@@ -42,6 +42,7 @@ class _Commands(TyperGroup):
             return None
         found = getattr(import_module(f"ropewalk.cli.{module}"), module)
         if isinstance(found, typer.Typer):
+            found.info.name = cmd_name
             return get_group(found)
         single = typer.Typer(add_completion=False, rich_markup_mode="markdown")
         single.command(cmd_name)(found)
@@ -51,7 +52,7 @@ class _Commands(TyperGroup):
 app = typer.Typer(
     name="ropewalk",
     cls=_Commands,
-    help="Rotary position embeddings: train, compare and use RoFormer models.",
+    help="Rotary position embeddings: what a model's rotation is, and RoFormer models of your own.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -73,4 +74,4 @@ def root(
         typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
-    """Rotary position embeddings: train, compare and use RoFormer models."""
+    """Rotary position embeddings: what a model's rotation is, and RoFormer models of your own."""

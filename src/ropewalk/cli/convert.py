@@ -65,8 +65,13 @@ def config(
         return
     if output.exists():
         raise ConfigError(f"--output must not exist; got {str(output)!r}")
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(f"{text}\n", encoding="utf-8")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(f"{text}\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"--output must be a file that can be written; got {str(output)!r}: {error.strerror}"
+        ) from error
     print(output)
 
 
@@ -102,8 +107,13 @@ def weights(
 
     `ropewalk convert weights model.safetensors new.safetensors --to half --from interleaved`
     """
+    from ropewalk.spec.checks import choice
     from ropewalk.spec.weights import convert_weights
 
+    layouts = ("half", "interleaved")
+    choice("--to", to, layouts)
+    if source_layout is not None:
+        choice("--from", source_layout, layouts)
     target: Any = to
     layout: Any = source_layout
     report = convert_weights(source, output, to=target, config=config_file, source_layout=layout)

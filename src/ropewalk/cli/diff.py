@@ -39,10 +39,13 @@ def diff(
     `ropewalk diff config.json model.gguf --engine hf --engine llama.cpp`
     """
     from ropewalk.errors import ConfigError
+    from ropewalk.spec import checks
     from ropewalk.spec.difference import compare_readings
     from ropewalk.spec.engines import read_as
     from ropewalk.spec.facts import ModelFacts, load_config
 
+    if length is not None:
+        checks.length("--length", length)
     engines = engine or ["hf"]
     if len(engines) > 2 or (b is None and len(engines) != 2):
         raise ConfigError(

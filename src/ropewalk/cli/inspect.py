@@ -119,6 +119,20 @@ def _show_layer(out: Printer, found: Inspection, layer: LayerReport) -> None:
     if layer.candidates:
         out.line()
         _show_candidates(out, layer)
+    elif found.target:
+        _line(out, "candidates", f"none: {_why_none(layer, found.target)}")
+
+
+def _why_none(layer: LayerReport, target: int) -> str:
+    if layer.trained is None:
+        return "the trained length is not known"
+    if target <= layer.trained:
+        return f"it was trained at {layer.trained}"
+    if layer.rope_type != "default":
+        return f"{layer.rope_type} is at work already"
+    if layer.layer_type == "sliding_attention":
+        return "its window does not grow"
+    return "no rule of one factor can be applied"
 
 
 def _show_factors(out: Printer, layer: LayerReport) -> None:

@@ -19,9 +19,7 @@ plot = typer.Typer(
 
 Sources = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[CONFIG]...", help="A config.json, the folder of a model, or a GGUF file."
-    ),
+    typer.Argument(metavar="CONFIG", help="A config.json, model folder or GGUF file; several."),
 ]
 Out = Annotated[
     Path,

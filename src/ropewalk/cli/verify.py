@@ -36,10 +36,13 @@ def verify(
     from dataclasses import asdict
 
     from ropewalk.errors import ConfigError
+    from ropewalk.spec import checks
     from ropewalk.spec import verify as verifier
     from ropewalk.spec.engines import read_as
     from ropewalk.spec.facts import ModelFacts, load_config
 
+    if length is not None:
+        checks.length("--length", length)
     facts = ModelFacts.of(load_config(config))
     reading = read_as(facts, "hf")
     if reading.problem:

@@ -89,7 +89,9 @@ def load_dump(path: str | os.PathLike[str]) -> Dump:
         ConfigError: The file is missing, too large, or holds something else.
     """
     path = Path(path)
-    if not path.is_file() or path.stat().st_size > _MOST_BYTES:
+    if not path.is_file():
+        raise ConfigError(f"DUMP must be a file; got {str(path)!r}, which is none")
+    if path.stat().st_size > _MOST_BYTES:
         raise ConfigError(f"DUMP must be a file of at most {_MOST_BYTES} bytes; got {str(path)!r}")
     try:
         if path.suffix in (".npy", ".npz"):

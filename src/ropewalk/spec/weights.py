@@ -145,6 +145,11 @@ def convert_weights(
     """
     checks.choice("to", to, LAYOUTS)
     source, output = Path(source), Path(output)
+    if not source.exists():
+        raise ConfigError(
+            "SOURCE must be a .safetensors file or a folder of them; "
+            f"got {str(source)!r}, which does not exist"
+        )
     folder = source if source.is_dir() else source.parent
     spec = _geometry(config or folder, source_layout)
     if spec.layout == to:
