@@ -5,6 +5,7 @@ the reports and numbers that no other file of this folder names.
 """
 
 import copy
+import re
 import warnings
 
 import numpy as np
@@ -24,6 +25,8 @@ from ropewalk.spec.verify import Dump, verify
 
 SMALL = {"hidden_size": 512, "num_attention_heads": 4, "num_hidden_layers": 2}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+
+LLAMA_3_2 = config("llama-3.1-8b")["rope_scaling"] | {"factor": 32.0}
 
 
 def small(model_type="llama", **entries):
@@ -251,7 +254,9 @@ def test_an_indexer_that_the_config_leaves_out_is_not_there():
 def test_a_window_that_is_scaled_already_is_not_scaled_anew():
     """vllm-project/vllm#10537: dynamic and another base over what Llama-3.1 has."""
     entries = config("llama-3.1-8b")
-    assert inspect_config(entries, target=262144).layers[0].candidates == ()
+    found = inspect_config(entries, target=262144)
+    assert found.layers[0].candidates == ()
+    assert [finding.code for finding in found.findings] == ["TRAINED_WITH_SCALING"]
     override = entries | {"rope_theta": 1.2e6}
     override["rope_scaling"] = {"rope_type": "dynamic", "factor": 8.0}
     assert codes(override) == ["DYNAMIC_INERT", "CACHE_DEPENDENT"]
@@ -259,6 +264,37 @@ def test_a_window_that_is_scaled_already_is_not_scaled_anew():
         read_as(ModelFacts.of(entries), "hf"), read_as(ModelFacts.of(override), "hf"), seq_len=4096
     )
     assert not found.is_none
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        (config("deepseek-v3"), "with factor 40 is part of the model, whose .* = 163840"),
+        (config("gpt-oss-20b"), "with factor 32 is part of the model"),
+        (config("phi-3-mini-128k"), "'longrope' is part of the model, whose .* = 131072"),
+        (config("qwen2.5-7b-yarn"), "with factor 4 is in the file; whether .* does not say"),
+        (
+            config("llama-3.1-8b") | {"rope_scaling": LLAMA_3_2},
+            "with factor 32 is part of the model",
+        ),
+        (config("gemma-3-4b"), "'linear' with factor 8 is in the file; whether"),
+    ],
+)
+def test_a_factor_of_training_is_neither_lowered_nor_applied_again(entries, said):
+    """MoonshotAI/Kimi-K2#55, FranxYao/Long-Context-Data-Engineering#6."""
+    report = inspect_config(entries, target=1 << 19)
+    assert all(layer.candidates == () for layer in report.layers if layer.rope_type != "default")
+    (found,) = (f for f in report.findings if f.code == "TRAINED_WITH_SCALING")
+    assert found.severity == "note"
+    assert re.search(said, found.message)
+    assert "its factor for rows of every length" in found.remedy
+    assert "TRAINED_WITH_SCALING" not in codes(entries)  # nobody asked for more
+
+
+def test_an_unscaled_model_may_be_stretched():
+    plain = config("smollm2-135m")
+    assert codes(plain, target=32768) == []
+    assert len(inspect_config(plain, target=32768).layers[0].candidates) == 4
 
 
 def test_the_keys_that_count_and_those_that_do_not_are_listed():

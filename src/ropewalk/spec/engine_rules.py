@@ -177,10 +177,18 @@ def _yarn_amplitude(rule: Yarn, merged: Merged, facts: ModelFacts, engine: str) 
             return mscale_of(s, 1.0)
         if rule.attention_factor is not None:
             return rule.attention_factor
-        value = mscale_of(s, mscale) / mscale_of(s, all_dim) if mscale and all_dim else mscale_of(s, 1.0)
+        value = (
+            mscale_of(s, mscale) / mscale_of(s, all_dim)
+            if mscale and all_dim
+            else mscale_of(s, 1.0)
+        )
     else:
         both = mscale is not None and all_dim is not None
-        value = mscale_of(s, mscale or 0.0) / mscale_of(s, all_dim or 0.0) if both else mscale_of(s, 1.0)
+        value = (
+            mscale_of(s, mscale or 0.0) / mscale_of(s, all_dim or 0.0)
+            if both
+            else mscale_of(s, 1.0)
+        )
     return value * _number(merged, "attn_factor", 1.0) if engine == "sglang" else value
 
 
