@@ -20,6 +20,7 @@ from ropewalk.spec.difference import compare_readings
 from ropewalk.spec.engines import read_as
 from ropewalk.spec.facts import ModelFacts
 from ropewalk.spec.inspection import first_negative, inspect_config
+from ropewalk.spec.server_flags import with_flags
 from ropewalk.spec.sources import load_config
 from ropewalk.spec.verify import Dump, verify
 
@@ -295,6 +296,65 @@ def test_an_unscaled_model_may_be_stretched():
     plain = config("smollm2-135m")
     assert codes(plain, target=32768) == []
     assert len(inspect_config(plain, target=32768).layers[0].candidates) == 4
+
+
+WINDOW = {"vocab_size": 32000, "rope_theta": 1e4, "max_position_embeddings": 16384}
+
+
+@pytest.mark.parametrize(
+    ("code", "entries", "said"),
+    [
+        # huggingface/transformers#38224, #40320: max / original was taken, now the factor is
+        (
+            "FACTOR_MISMATCH",
+            small(
+                rope_theta=1e6, max_position_embeddings=131072, rope_scaling=YARN | {"factor": 2.0}
+            ),
+            "factor is 2, but .* = 4; transformers takes the factor",
+        ),
+        # JIA-Lab-research/LongLoRA#181: fine-tuned with scaling that the config lacks
+        ("WINDOW_WITHOUT_SCALING", small(**WINDOW), "16384, but .* trained with 4096"),
+        # vllm-project/vllm#55116, NVIDIA-NeMo/Safe-Synthesizer#623: extended twice
+        (
+            "DOUBLE_EXTENSION",
+            small(
+                rope_theta=1e4,
+                max_position_embeddings=32768,
+                rope_scaling={"rope_type": "linear", "factor": 4.0},
+            ),
+            "= 131072 positions",
+        ),
+    ],
+)
+def test_reports_about_lengths_that_do_not_fit_have_a_code(code, entries, said):
+    found = {f.code: f for f in diagnose(ModelFacts.of(entries), engines=("hf", "vllm"))}
+    assert re.search(said, found[code].message)
+
+
+def test_a_frequency_scale_is_the_inverse_of_the_factor():
+    """ggml-org/llama.cpp#2530 (-> #2544), #2402: 8.0 was given for 0.125."""
+    plain = small(rope_theta=1e4, max_position_embeddings=2048)
+    right = with_flags(plain, ["--rope-freq-scale", "0.125"])
+    assert RopeSpec.from_config(right).scaling == rw.Linear(8.0)
+    wrong = with_flags(plain, ["--rope-freq-scale", "8.0"])
+    (found,) = diagnose(ModelFacts.of(wrong))
+    assert (found.code, found.severity) == ("INVERTED_SCALE", "error")
+    assert "write 8, new length / trained length" in found.remedy
+
+
+def test_dynamic_scaling_that_is_static_slows_short_rows_too():
+    """vllm-project/vllm#3488, #5093, #41277; SGLang 0.5.23 computes the table so."""
+    entries = small(
+        rope_theta=1e4,
+        max_position_embeddings=4096,
+        rope_scaling={"rope_type": "dynamic", "factor": 4.0},
+    )
+    hf, static = (read_as(ModelFacts.of(entries), name).specs["all"] for name in ("hf", "sglang"))
+    slowed = hf.inv_freq(1000) / static.inv_freq(1000)
+    assert slowed[0] == 1.0
+    assert slowed[-1] == pytest.approx(13.0)  # 4 * 4 - (4 - 1)
+    # the two agree where the row is as long as the table is for
+    np.testing.assert_allclose(hf.inv_freq(16384), static.inv_freq(16384), rtol=1e-12)
 
 
 def test_the_keys_that_count_and_those_that_do_not_are_listed():
