@@ -75,10 +75,12 @@ def test_distance_bound_is_symmetric_and_greatest_at_distance_zero(rotary_dim, t
 
 
 def test_distance_bound_refuses_odd_widths_and_small_bases():
-    with pytest.raises(ConfigError, match="rotary_dim=7"):
-        distance_bound(7)
-    with pytest.raises(ConfigError, match=r"theta=1\.0"):
-        distance_bound(8, 1.0)
+    for width in (7, 0, -2, 2.5, "64", None):
+        with pytest.raises(ConfigError, match=f"rotary_dim must be .*; got {width!r}"):
+            distance_bound(width)
+    for theta in (1.0, math.nan, "1e4"):
+        with pytest.raises(ConfigError, match=f"theta must be .*; got {theta!r}"):
+            distance_bound(8, theta)
 
 
 SPEC = RopeSpec(64, "half")

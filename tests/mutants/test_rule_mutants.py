@@ -85,7 +85,7 @@ def amplitude_not_divided_out(patch):
 
 def mscale_ratio_not_formed(patch):
     # sgl-project/sglang#22711
-    patch.setattr(by_parts.Yarn, "amplitude", lambda self, n: by_parts._mscale(self.factor, 1.0))
+    patch.setattr(by_parts.Yarn, "amplitude", lambda self, n: by_parts.mscale_of(self.factor, 1.0))
 
 
 def softmax_factor_not_squared(patch):

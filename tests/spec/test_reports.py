@@ -10,17 +10,12 @@ import warnings
 import numpy as np
 import pytest
 from config_files import SILENT, config
-from gguf_writer import gguf
 
 import ropewalk as rw
 from ropewalk import ConfigError, RopeSpec
 from ropewalk.spec.diagnose import diagnose
-from ropewalk.spec.difference import compare_readings
-from ropewalk.spec.engines import read_as
 from ropewalk.spec.facts import ModelFacts
 from ropewalk.spec.inspection import first_negative, inspect_config
-from ropewalk.spec.sources import load_config
-from ropewalk.spec.verify import Dump, verify
 
 SMALL = {"hidden_size": 512, "num_attention_heads": 4, "num_hidden_layers": 2}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
@@ -243,72 +238,3 @@ def test_an_indexer_that_the_config_leaves_out_is_not_there():
     assert RopeSpec.from_config(entries) == layers[0]["attention"].spec
     layers = rw.rope_layers(entries | {"indexer_head_dim": 128})
     assert [list(layer) for layer in layers] == [["attention", "indexer"]] * 2
-
-
-# Diagnoses
-
-
-def test_a_window_that_is_scaled_already_is_not_scaled_anew():
-    """vllm-project/vllm#10537: dynamic and another base over what Llama-3.1 has."""
-    entries = config("llama-3.1-8b")
-    assert inspect_config(entries, target=262144).layers[0].candidates == ()
-    override = entries | {"rope_theta": 1.2e6}
-    override["rope_scaling"] = {"rope_type": "dynamic", "factor": 8.0}
-    assert codes(override) == ["DYNAMIC_INERT", "CACHE_DEPENDENT"]
-    (found,) = compare_readings(
-        read_as(ModelFacts.of(entries), "hf"), read_as(ModelFacts.of(override), "hf"), seq_len=4096
-    )
-    assert not found.is_none
-
-
-def test_the_keys_that_count_and_those_that_do_not_are_listed():
-    """turboderp-org/exllamav2#642."""
-    entries = small(rope_theta=1e6, max_position_embeddings=32768)
-    entries["rope_scaling"] = YARN | {"attn_factor": 1.0}
-    (found,) = inspect_config(entries).layers
-    assert {"factor", "original_max_position_embeddings"} <= set(found.used)
-    assert found.ignored == ("attn_factor",)
-
-
-def test_a_gguf_file_that_lost_its_factors_is_unlike_its_config(tmp_path):
-    """ggml-org/llama.cpp#24820: the converter wrote neither factors nor the attention factor."""
-    path = tmp_path / "phi3.gguf"
-    path.write_bytes(
-        gguf(
-            {
-                "general.architecture": "phi3",
-                "phi3.embedding_length": 3072,
-                "phi3.attention.head_count": 32,
-                "phi3.block_count": 2,
-                "phi3.context_length": 131072,
-                "phi3.rope.freq_base": 10000.0,
-                "phi3.rope.dimension_count": 96,
-            }
-        )
-    )
-    (found,) = compare_readings(
-        read_as(ModelFacts.of(config("phi-3-mini-128k")), "hf"),
-        read_as(ModelFacts.of(load_config(path)), "hf"),
-        seq_len=8192,
-    )
-    assert not found.is_none
-    assert found.first_position is not None
-
-
-def test_a_table_reaches_every_position():
-    """vllm-project/vllm#55910, #52665: a cache sized without the factor."""
-    spec = RopeSpec(64, "half", scaling=rw.DynamicNTK(4.0, 2048))
-    assert np.isfinite(spec.inv_freq(1_000_000)).all()
-    # and no ratio below 1 within the trained length
-    np.testing.assert_array_equal(spec.inv_freq(1), spec.ladder.inv_freq())
-    np.testing.assert_array_equal(spec.inv_freq(2048), spec.ladder.inv_freq())
-
-
-def test_a_dump_that_was_never_scaled_or_paired_otherwise_is_explained():
-    """jundot/omlx#3347, sbryngelson/ANEForge#58, TransformerLensOrg/TransformerLens#910,
-    NVIDIA/TensorRT-LLM#16378."""
-    spec = RopeSpec.from_config(config("llama-3.1-8b"))
-    assert verify(Dump(inv_freq=spec.ladder.inv_freq()), spec).best.code == "UNSCALED"
-    angles = np.arange(64)[:, None] * spec.inv_freq()
-    cos, sin = (np.repeat(f(angles), 2, axis=1) for f in (np.cos, np.sin))
-    assert verify(Dump(cos=cos, sin=sin), spec).best.code == "PAIRING_WRONG"

@@ -8,7 +8,12 @@ from ropewalk.errors import ConfigError
 from ropewalk.spec.difference import compare_readings
 from ropewalk.spec.engines import read_as
 from ropewalk.spec.facts import ModelFacts
-from ropewalk.spec.server_flags import llama_cpp_flags, server_command, with_flags
+from ropewalk.spec.server_flags import (
+    _ARCHITECTURES,
+    llama_cpp_flags,
+    server_command,
+    with_flags,
+)
 
 LLAMA = {"model_type": "llama", "head_dim": 64, "max_position_embeddings": 4096, "rope_theta": 1e5}
 
@@ -29,7 +34,7 @@ def test_flags_of_llama_cpp():
     flags = " ".join(llama_cpp_flags(config("qwen2.5-7b-yarn")))
     assert flags == (
         "--rope-freq-base 1000000 --rope-scaling yarn --rope-scale 4 --yarn-orig-ctx 32768 "
-        "--ctx-size 131072"
+        "--ctx-size 131072 --override-kv qwen2.context_length=int:131072"
     )
     with pytest.raises(ConfigError, match="'llama3'"):
         llama_cpp_flags(config("llama-3.1-8b"))
@@ -37,6 +42,48 @@ def test_flags_of_llama_cpp():
         llama_cpp_flags(config("gpt-oss-20b"))
     with pytest.raises(ConfigError, match="layer types"):
         llama_cpp_flags(config("gemma-3-4b"))
+
+
+def gguf_entries(architecture, **scaling):
+    return {
+        "model_type": architecture,
+        "rope_layout": "half",
+        "head_dim": 64,
+        "max_position_embeddings": 4096,
+        "rope_parameters": {"rope_theta": 1e5, "rope_type": "default"} | scaling,
+    }
+
+
+def test_the_length_in_the_file_is_overridden_where_the_rotation_reaches_further():
+    """ggml-org/llama.cpp#17459, #22140: the server caps the context; #28030 for YaRN alone."""
+    linear = llama_cpp_flags(gguf_entries("qwen3", rope_type="linear", factor=4.0))
+    assert linear[-4:] == [
+        *("--ctx-size", "16384"),
+        *("--override-kv", "qwen3.context_length=int:16384"),
+    ]
+    assert llama_cpp_flags(gguf_entries("qwen3"))[-2:] == ["--ctx-size", "4096"]
+    # no guess where the name of the entry is not known
+    other = scaled(rope_type="linear", factor=4.0) | {"model_type": "granite"}
+    assert llama_cpp_flags(other)[-2:] == ["--ctx-size", "16384"]
+
+
+@pytest.mark.parametrize("architecture", sorted(set(_ARCHITECTURES.values())))
+def test_architectures_are_those_of_gguf(architecture):
+    gguf = pytest.importorskip("gguf")
+    assert architecture in gguf.MODEL_ARCH_NAMES.values()
+
+
+def test_yarn_starts_from_an_overridden_length():
+    flags = ["--rope-scaling", "yarn", "--rope-scale", "2"]
+    override = [
+        "--override-kv",
+        "tokenizer.ggml.add_bos_token=bool:false,llama.context_length=int:8192",
+    ]
+    originals = [
+        with_flags(LLAMA, given)["rope_parameters"]["original_max_position_embeddings"]
+        for given in (flags, flags + override, [*flags, *override, "--yarn-orig-ctx", "2048"])
+    ]
+    assert originals == [4096, 8192, 2048]
 
 
 def test_overrides_repeat_the_base_and_raise_the_limit():
@@ -110,6 +157,8 @@ def test_an_override_without_the_base_loses_it():
         (["--rope-scaling", "ntk"], "'ntk'"),
         (["--rope-freq-base"], "must have a value"),
         (["--yarn-ext-factor", "0"], "--yarn-ext-factor"),
+        (["--override-kv", "llama.rope.freq_base=float:1e6"], "freq_base=float:1e6"),
+        (["--override-kv", "llama.context_length=int:no"], "'no'"),
         (["--hf-overrides", "{"], "JSON object"),
         (["--hf-overrides", "[]"], "JSON object"),
     ],

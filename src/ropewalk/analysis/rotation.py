@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ropewalk.errors import ConfigError, ShapeError
+from ropewalk.errors import ShapeError
 from ropewalk.spec import checks, spectrum
 from ropewalk.spec.spectrum import Ladder
+from ropewalk.spec.widths import bounded
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -39,7 +40,7 @@ def distance_bound(
         The curve, shape of ``distances``, float64, between 0 and (d/2 + 1) / 2.
 
     Raises:
-        ConfigError: ``rotary_dim`` is odd or less than 2, or ``theta`` is not greater than 1.
+        ConfigError: ``rotary_dim`` is no even integer from 2 on, or ``theta`` not greater than 1.
         ShapeError: ``distances`` are no finite numbers.
 
     References:
@@ -49,12 +50,9 @@ def distance_bound(
         >>> distance_bound(64, distances=[0, 10]).round(2)
         array([16.5 ,  8.81])
     """
-    if rotary_dim < 2 or rotary_dim % 2:
-        raise ConfigError(f"rotary_dim must be even and at least 2; got rotary_dim={rotary_dim}")
-    if not theta > 1.0:
-        raise ConfigError(f"theta must be greater than 1; got theta={theta}")
-    inv_freq = Ladder(theta, rotary_dim, rotary_dim // 2).inv_freq()
-    return _mean_partial_sum(inv_freq, _finite(distances))
+    width = bounded("rotary_dim", rotary_dim, multiple_of=2)
+    ladder = Ladder(checks.real("theta", theta, above=1.0), width, width // 2)
+    return _mean_partial_sum(ladder.inv_freq(), _finite(distances))
 
 
 def bound_curve(

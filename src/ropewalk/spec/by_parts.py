@@ -203,7 +203,7 @@ class Yarn(ScalingRule):
         if self.attention_factor is not None:
             return self.attention_factor
         mscale = 1.0 if self.mscale is None else self.mscale
-        return _mscale(self.factor, mscale) / _mscale(self.factor, self.mscale_all_dim or 0.0)
+        return mscale_of(self.factor, mscale) / mscale_of(self.factor, self.mscale_all_dim or 0.0)
 
     def softmax_scale_factor(self) -> float:
         r"""Return what models of the DeepSeek family multiply scores by.
@@ -218,12 +218,26 @@ class Yarn(ScalingRule):
             >>> rule.amplitude(None), round(rule.softmax_scale_factor(), 4)
             (1.0, 1.8739)
         """
-        m = _mscale(self.factor, self.mscale_all_dim or 0.0)
+        m = mscale_of(self.factor, self.mscale_all_dim or 0.0)
         return m * m
 
 
-def _mscale(factor: float, k: float) -> float:
-    """Return m(s, k) of YaRN."""
+def mscale_of(factor: float, k: float) -> float:
+    r"""Return m(s, k) of YaRN, of which its factors on cos and sin and on scores are made.
+
+    .. math:: m(s, k) = 0.1 \, k \ln s + 1 \text{ for } s > 1, \text{ else } 1
+
+    Args:
+        factor: New length / trained length, s.
+        k: ``mscale``, ``mscale_all_dim`` or 1.
+
+    References:
+        Peng et al., 2023, arXiv:2309.00071, section 3.4, has k = 1; DeepSeek-V2 the other ones.
+
+    Example:
+        >>> round(mscale_of(4.0, 1.0), 7)
+        1.1386294
+    """
     return 0.1 * k * math.log(factor) + 1.0 if factor > 1.0 else 1.0
 
 

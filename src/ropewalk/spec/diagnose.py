@@ -13,6 +13,7 @@ from ropewalk.spec.merge_checks import (
     check_trained_length,
 )
 from ropewalk.spec.merged import merge
+from ropewalk.spec.target_checks import check_target
 from ropewalk.spec.value_checks import (
     check_model,
     check_queries,
@@ -37,6 +38,7 @@ _CHECKS = (
     check_reads,
     check_queries,
     check_model,
+    check_target,
 )
 
 

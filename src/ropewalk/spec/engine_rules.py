@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ropewalk.errors import ConfigError
 from ropewalk.spec.by_length import DynamicNTK, LongRope
 from ropewalk.spec.by_pair import CustomFactors, Proportional
-from ropewalk.spec.by_parts import Llama3, Yarn
+from ropewalk.spec.by_parts import Llama3, Yarn, mscale_of
 from ropewalk.spec.merged import ORIGINAL
 from ropewalk.spec.scaling import NTK
 
@@ -132,10 +132,6 @@ def rotation(
     return spec
 
 
-def _m(factor: float, k: float) -> float:
-    return 1.0 if factor <= 1.0 else 0.1 * k * math.log(factor) + 1.0
-
-
 def _yarn(rule: Yarn, merged: Merged, facts: ModelFacts, engine: str, notes: list[str]) -> Yarn:
     latent = facts.model_type.startswith(_LATENT)
     if not rule.truncate:
@@ -171,20 +167,28 @@ def _yarn_amplitude(rule: Yarn, merged: Merged, facts: ModelFacts, engine: str) 
         if "rope_layout" in facts.config:
             return rule.amplitude(None)  # a GGUF file is read by llama.cpp's own formula
         if not all_dim or not facts.model_type.startswith(_WRITES_ALL_DIM):
-            return _m(s, 1.0)
+            return mscale_of(s, 1.0)
         deepseek = facts.model_type not in _READS_BETAS
-        return _m(s, all_dim if deepseek and all_dim != 1.0 else 1.0) / _m(s, all_dim)
+        return mscale_of(s, all_dim if deepseek and all_dim != 1.0 else 1.0) / mscale_of(s, all_dim)
     if facts.model_type.startswith(_LATENT):
-        value = _m(s, 1.0 if mscale is None else mscale) / _m(s, all_dim or 0.0)
+        value = mscale_of(s, 1.0 if mscale is None else mscale) / mscale_of(s, all_dim or 0.0)
     elif engine == "vllm":
         if facts.model_type == "gpt_oss":
-            return _m(s, 1.0)
+            return mscale_of(s, 1.0)
         if rule.attention_factor is not None:
             return rule.attention_factor
-        value = _m(s, mscale) / _m(s, all_dim) if mscale and all_dim else _m(s, 1.0)
+        value = (
+            mscale_of(s, mscale) / mscale_of(s, all_dim)
+            if mscale and all_dim
+            else mscale_of(s, 1.0)
+        )
     else:
         both = mscale is not None and all_dim is not None
-        value = _m(s, mscale or 0.0) / _m(s, all_dim or 0.0) if both else _m(s, 1.0)
+        value = (
+            mscale_of(s, mscale or 0.0) / mscale_of(s, all_dim or 0.0)
+            if both
+            else mscale_of(s, 1.0)
+        )
     return value * _number(merged, "attn_factor", 1.0) if engine == "sglang" else value
 
 
@@ -256,7 +260,7 @@ def _by_lengths(longest: int, original: int) -> float:
     """Return LongRoPE's factor on cos and sin from the two lengths, whatever the file says."""
     if longest <= original or original < 2:
         return 1.0
-    return math.sqrt(1.0 + math.log(longest / original) / math.log(original))
+    return LongRope((1.0,), (1.0,), original, factor=longest / original).amplitude(None)
 
 
 def _with_amplitude(rule: LongRope, amplitude: float, notes: list[str]) -> LongRope:

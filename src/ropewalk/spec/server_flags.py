@@ -33,11 +33,22 @@ _LLAMA_CPP = {
     "-c": "context",
 }
 _OVERRIDES = ("--hf-overrides", "--json-model-override-args")
-_CONTEXT = ("--max-model-len", "--context-length")
+_OVERRIDE_KV = "--override-kv"
+# Architecture that the conversion script of llama.cpp gives a model type. A wrong one would do no
+# harm: an override of an entry that the file does not have is passed over.
+_ARCHITECTURES = {
+    "llama": "llama", "mistral": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
+    "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "deepseek_v2": "deepseek2",
+    "deepseek_v3": "deepseek2",
+}  # fmt: skip
 
 
 def llama_cpp_flags(config: Mapping[str, Any]) -> list[str]:
     """Return the flags that give llama.cpp the rotation of a configuration.
+
+    Its server keeps the context within the length that the GGUF file states: always for linear
+    scaling, and for YaRN in builds before ggml-org/llama.cpp#28030. So where the rotation reaches
+    further, and the name of the entry is known, the length is overridden as well.
 
     Args:
         config: The configuration.
@@ -71,7 +82,14 @@ def llama_cpp_flags(config: Mapping[str, Any]) -> list[str]:
             "file"
         )
     reach = _reach(merged, facts)
-    return flags if reach is None else [*flags, "--ctx-size", str(reach)]
+    if reach is None:
+        return flags
+    flags += ["--ctx-size", str(reach)]
+    stored = "rope_layout" in facts.config  # a GGUF file, whose model_type is its architecture
+    name = facts.model_type if stored else _ARCHITECTURES.get(facts.model_type)
+    if name and facts.longest is not None and reach > facts.longest:
+        flags += [_OVERRIDE_KV, f"{name}.context_length=int:{reach}"]
+    return flags
 
 
 def server_command(config: Mapping[str, Any], *, engine: Literal["vllm", "sglang"]) -> list[str]:
@@ -131,22 +149,25 @@ def with_flags(config: Mapping[str, Any], flags: Sequence[str]) -> dict[str, Any
     result = convert_config(config, to="v5")
     text: dict[str, Any] = text_part(result)  # type: ignore[assignment]
     own: dict[str, str] = {}
+    longest = ModelFacts.of(result).longest
     for name, value in _pairs(flags):
         if name in _OVERRIDES:
             _update(result, _object(name, value))
+        elif name == _OVERRIDE_KV:
+            longest = _overridden_length(value, longest)
         elif name in _LLAMA_CPP:
             own[_LLAMA_CPP[name]] = value
         elif name.startswith(("--rope-", "--yarn-")):
             raise ConfigError(f"flags must be among {', '.join(_LLAMA_CPP)}; got {name!r}")
     own.pop("context", None)
     if own:
-        text["rope_parameters"] = _scaled(text["rope_parameters"], own, ModelFacts.of(result))
+        text["rope_parameters"] = _scaled(text["rope_parameters"], own, longest)
     return result
 
 
 def _pairs(flags: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield name and value of the arguments that matter."""
-    known = (*_LLAMA_CPP, *_OVERRIDES)
+    known = (*_LLAMA_CPP, *_OVERRIDES, _OVERRIDE_KV)
     waiting = iter(flags)
     for flag in waiting:
         name, joined, value = flag.partition("=")
@@ -160,7 +181,21 @@ def _pairs(flags: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield name, value
 
 
-def _scaled(dictionary: Any, own: dict[str, str], facts: ModelFacts) -> dict[str, Any]:
+def _overridden_length(overrides: str, length: int | None) -> int | None:
+    """Return the context length of a GGUF file after KEY=TYPE:VALUE,...; YaRN starts from it."""
+    for override in overrides.split(","):
+        key, _, typed = override.partition("=")
+        if ".rope." in key:
+            raise ConfigError(
+                f"{_OVERRIDE_KV} must leave the rotation to the flags --rope-* and --yarn-*; got "
+                f"{override!r}"
+            )
+        if key.endswith(".context_length"):
+            length = int(_number(key, typed.removeprefix("int:")))
+    return length
+
+
+def _scaled(dictionary: Any, own: dict[str, str], longest: int | None) -> dict[str, Any]:
     """Return a rope dictionary after the flags of llama.cpp."""
     now = dictionary.get("rope_type") if isinstance(dictionary, dict) else None
     if now not in ("default", "linear", "yarn"):
@@ -179,7 +214,7 @@ def _scaled(dictionary: Any, own: dict[str, str], facts: ModelFacts) -> dict[str
         return {"rope_type": "default", "rope_theta": theta}
     result = {"rope_type": kind, "rope_theta": theta, "factor": factor}
     if kind == "yarn":
-        original = numbers.get(ORIGINAL, dictionary.get(ORIGINAL, facts.longest))
+        original = numbers.get(ORIGINAL, dictionary.get(ORIGINAL, longest))
         result[ORIGINAL] = None if original is None else int(original)
         for key in ("beta_fast", "beta_slow"):
             if key in numbers:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ropewalk.errors import ConfigError
 from ropewalk.spec import checks
+from ropewalk.spec.by_parts import mscale_of
 from ropewalk.spec.config_keys import QUERY_SCALING, ROPE_KEYS
 from ropewalk.spec.findings import Finding, number
 from ropewalk.spec.merged import spec_of
@@ -49,7 +50,7 @@ def check_yarn(case: Case) -> Iterator[Finding]:
                 case.where(name),
             )
         given, factor = number(values.get("attention_factor")), number(values.get("factor"))
-        usual = 0.1 * math.log(factor) + 1.0 if factor and factor > 1 else 1.0
+        usual = mscale_of(factor or 1.0, 1.0)
         squared = given is not None and usual > 1 and math.isclose(given, usual**2, rel_tol=1e-3)
         if given is not None and (squared or not 0.5 <= given <= 2.0):
             yield Finding(
