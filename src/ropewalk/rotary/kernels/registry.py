@@ -24,7 +24,7 @@ def available_kernels() -> tuple[Kernel, ...]:
     """Return the names of the kernels that this installation can use.
 
     ``"reference"`` is the definition, for every device and every way of differentiating.
-    ``"eager"`` is plain torch in pieces that fit a cache, for the CPU where no gradients are wanted.
+    ``"eager"`` is plain torch in pieces that fit a cache, for the CPU and calls without gradients.
     ``"native"`` is compiled C, for the CPU.
 
     Example:
