@@ -118,7 +118,7 @@ def check_conflicts(case: Case) -> Iterator[Finding]:
         pair = [merged.written.get(key) for key in ("rope_type", "type")]
         if None not in pair and pair[0] != pair[1]:
             yield _conflict(
-                f"rope_type {pair[0]!r} and type {pair[1]!r} differ; rope_type wins in "
+                f"rope_type {checks.abridged(pair[0])} and type {checks.abridged(pair[1])} differ; rope_type wins in "
                 "transformers, and vLLM refuses both",
                 "keep rope_type",
                 case.where(name),
@@ -127,7 +127,7 @@ def check_conflicts(case: Case) -> Iterator[Finding]:
         differs = inside is not None and beside is not None and inside != beside
         if differs and not (case.facts.two_bases and name != "full_attention"):
             yield _conflict(
-                f"rope_theta is {inside!r} in the rope dictionary and {beside!r} beside it; the "
+                f"rope_theta is {checks.abridged(inside)} in the rope dictionary and {checks.abridged(beside)} beside it; the "
                 "inner value wins in transformers and vLLM, exllamav2 reads the outer one",
                 "keep one of them",
                 case.where(name),
@@ -135,7 +135,7 @@ def check_conflicts(case: Case) -> Iterator[Finding]:
         inside, beside = merged.written.get(ORIGINAL), case.entry(ORIGINAL)
         if inside is not None and beside is not None and inside != beside and not merged.nested:
             yield _conflict(
-                f"{ORIGINAL} is {inside!r} in the rope dictionary and {beside!r} beside it; the "
+                f"{ORIGINAL} is {checks.abridged(inside)} in the rope dictionary and {checks.abridged(beside)} beside it; the "
                 "outer value wins in transformers",
                 "keep one of them",
                 case.where(name),

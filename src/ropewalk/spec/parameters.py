@@ -229,7 +229,7 @@ def rope_parameters_from_spec(spec: RopeSpec) -> dict[str, Any]:
     if spec != plain:
         raise ConfigError(
             "rope_parameters can hold theta, a leading rotary_dim and the scaling rule only; "
-            f"got {spec!r}"
+            f"got {checks.abridged(spec)}"
         )
     parameters: dict[str, Any] = {"rope_type": "default", "rope_theta": spec.theta}
     if spec.rotary_dim != spec.head_dim:

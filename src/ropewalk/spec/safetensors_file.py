@@ -127,6 +127,7 @@ def header_bytes(entries: tuple[TensorEntry, ...], metadata: Mapping[str, str]) 
 def _entry(name: str, value: object, path: Path) -> TensorEntry:
     try:
         assert isinstance(value, dict)
+        assert name.isprintable()  # since messages name it
         shape = tuple(checks.integer("shape", n, at_least=0) for n in value["shape"])
         start, stop = (checks.integer("data_offsets", n, at_least=0) for n in value["data_offsets"])
         entry = TensorEntry(name, str(value["dtype"]), shape, start, stop)

@@ -101,7 +101,7 @@ class _Plan:
         if fused.group(1) == "query_key_value" and self.config.get("model_type") != "gpt_neox":
             raise CheckpointError(
                 f"{entry.name} must belong to gpt_neox, whose order of query, key and value is "
-                f"known; got model_type {self.config.get('model_type')!r}"
+                f"known; got model_type {checks.abridged(self.config.get('model_type'))}"
             )
         if fused.group(1) == "query_key_value":
             return [True, True, False] * (heads // 3)
@@ -193,7 +193,7 @@ def _check(files: list[TensorFile], plan: _Plan) -> None:
         mark = file.metadata.get(MARK)
         if mark is not None and mark != plan.spec.layout:
             raise CheckpointError(
-                f"{str(file.path)!r} must be in the layout {plan.spec.layout!r}; it says {mark!r}"
+                f"{str(file.path)!r} must be in the layout {plan.spec.layout!r}; it says {checks.abridged(mark)}"
             )
         for entry in file.entries:
             refused = _REFUSED.search(entry.name)
