@@ -5,6 +5,8 @@ from hypothesis import strategies as st
 
 from ropewalk import (
     ConfigError,
+    RopeSpec,
+    RotaryEmbedding,
     ShapeError,
     positions_for_shard,
     positions_from_attention_mask,
@@ -78,3 +80,9 @@ cu = torch.tensor
 def test_what_does_not_fit_is_refused_with_its_value(call, message):
     with pytest.raises((ConfigError, ShapeError), match=message):
         call()
+
+
+def test_positions_are_dense():
+    rope = RotaryEmbedding(RopeSpec(8, "half"))
+    with pytest.raises(ShapeError, match=r"dense tensor; got torch\.sparse_coo"):
+        rope.table(torch.arange(3).to_sparse())

@@ -170,8 +170,7 @@ class Resonance(ScalingRule):
             raise ConfigError("scaling of Resonance must be another rule; got Resonance twice")
         if given is not None and given.has_roles:
             raise ConfigError(
-                "scaling of Resonance must change frequencies alone; got "
-                f"{checks.abridged(given)}"
+                f"scaling of Resonance must change frequencies alone; got {checks.abridged(given)}"
             )
 
     @property

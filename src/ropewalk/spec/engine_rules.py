@@ -74,8 +74,8 @@ def refusal(merged: Merged, facts: ModelFacts, engine: str) -> str | None:
     agree = legacy in (None, name) or (legacy, name) in (("su", "longrope"), ("mrope", "default"))
     if engine == "vllm" and not agree:
         return (
-            f"rope_type {checks.abridged(name)} and type {checks.abridged(legacy)} differ, which vLLM "
-            "refuses"
+            f"rope_type {checks.abridged(name)} and type {checks.abridged(legacy)} differ, which "
+            "vLLM refuses"
         )
     if name == "ntk" and engine in ("hf", "sglang"):
         return f"rope_type 'ntk' is unknown to {engine}; write its base into rope_theta"

@@ -148,8 +148,11 @@ def _family_and_text(config: Mapping[str, Any]) -> tuple[Family | None, Mapping[
 def _refuse_what_does_not_rotate(config: Mapping[str, Any], family: Family | None) -> None:
     named = config.get("model_type") or "without a model_type"
     if family is not None and not rotates(family, config):
-        raise ConfigError(f"config must be of a model that rotates; {checks.abridged(named)} is set not to")
+        raise ConfigError(
+            f"config must be of a model that rotates; {checks.abridged(named)} is set not to"
+        )
     if family is None and not any(config.get(key) is not None for key in _ROPE_ENTRIES):
         raise ConfigError(
-            f"config must be of a model that rotates; {checks.abridged(named)} is unknown and has no rope entries"
+            f"config must be of a model that rotates; {checks.abridged(named)} is unknown and "
+            "has no rope entries"
         )

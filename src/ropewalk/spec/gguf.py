@@ -291,10 +291,13 @@ def _rope_parameters(
         return meta.get(f"{arch}.rope.{key}")
 
     # llama.cpp takes 10,000 where the file has no base, and linear where it has a factor alone.
-    parameters: dict[str, Any] = {"rope_theta": get("freq_base") or 10_000.0}
+    parameters: dict[str, Any] = {"rope_theta": get("freq_base")}
+    if parameters["rope_theta"] is None:
+        parameters["rope_theta"] = 10_000.0
     factor = get("scaling.factor") or get("scale_linear") or 1.0
-    kind = get("scaling.type") or "linear"
-    amplitude = get("scaling.attn_factor")
+    kind, amplitude = get("scaling.type"), get("scaling.attn_factor")
+    kind = "linear" if kind is None else kind
+    table = 1.0 if amplitude is None else amplitude
     if "rope_freqs.weight" in factors:
         if kind == "yarn":
             raise ConfigError(
@@ -304,15 +307,13 @@ def _rope_parameters(
         scale = checks.real("rope.scaling.factor", factor if kind == "linear" else 1, above=0.0)
         divisors = [float(value) * scale for value in factors["rope_freqs.weight"]]
         carrier = {"short_factor": divisors, "long_factor": divisors}
-        return (
-            parameters | {"rope_type": "longrope", "attention_factor": amplitude or 1.0} | carrier
-        )
+        return parameters | {"rope_type": "longrope", "attention_factor": table} | carrier
     original = get("scaling.original_context_length")
     if "rope_factors_long.weight" in factors:
         lists = {
             "short_factor": [*factors.get("rope_factors_short.weight", ())],
             "long_factor": [*factors["rope_factors_long.weight"]],
-            "attention_factor": amplitude or 1.0,
+            "attention_factor": table,
             "original_max_position_embeddings": original,
         }
         kept = {key: value for key, value in lists.items() if value is not None}

@@ -78,6 +78,18 @@ def spec_from_rope_parameters(
     return RopeSpec(head_dim, layout, theta=theta, rotary_dim=rotary_dim, scaling=scaling)
 
 
+def is_carrier(values: Mapping[str, Any]) -> bool:
+    """Return whether a longrope dictionary holds one fixed table, which needs no lengths.
+
+    Args:
+        values: The dictionary.
+    """
+    lists = values.get("short_factor"), values.get("long_factor")
+    others = any(key in values for key in ("factor", "short_mscale", "long_mscale"))
+    fixed = lists[0] is not None and lists[0] == lists[1] and "attention_factor" in values
+    return fixed and not others
+
+
 class _Keys:
     """A dictionary while it is read; what nobody has taken at the end is refused."""
 

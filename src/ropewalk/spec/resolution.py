@@ -62,10 +62,12 @@ def _default(spec: RopeSpec, name: str, value: object) -> None:
 
 
 def _resolve_slice(spec: RopeSpec) -> None:
-    _set(spec, "rotary_offset", checks.integer("rotary_offset", spec.rotary_offset, at_least=0))
+    offset = checks.integer("rotary_offset", spec.rotary_offset, at_least=0, at_most=LARGEST)
+    _set(spec, "rotary_offset", offset)
     # With blocks the parent rotates nothing itself: its slice is the whole head, odd or not.
     _default(spec, "rotary_dim", spec.head_dim)
-    _set(spec, "rotary_dim", checks.integer("rotary_dim", spec.rotary_dim, at_least=1))
+    width = checks.integer("rotary_dim", spec.rotary_dim, at_least=1, at_most=LARGEST)
+    _set(spec, "rotary_dim", width)
     if spec.blocks:
         return
     if spec.rotary_dim % 2:
@@ -87,7 +89,8 @@ def _check_scaling(spec: RopeSpec) -> None:
     scaling: object = spec.scaling
     if not isinstance(scaling, ScalingRule):
         raise ConfigError(
-            f"scaling must be a rule such as Linear(factor=2.0), or None; got {checks.abridged(scaling)}"
+            "scaling must be a rule such as Linear(factor=2.0), or None; got "
+            f"{checks.abridged(scaling)}"
         )
     scaling.check(spec.ladder)
 

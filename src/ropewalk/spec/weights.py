@@ -193,7 +193,8 @@ def _check(files: list[TensorFile], plan: _Plan) -> None:
         mark = file.metadata.get(MARK)
         if mark is not None and mark != plan.spec.layout:
             raise CheckpointError(
-                f"{str(file.path)!r} must be in the layout {plan.spec.layout!r}; it says {checks.abridged(mark)}"
+                f"{str(file.path)!r} must be in the layout {plan.spec.layout!r}; it says "
+                f"{checks.abridged(mark)}"
             )
         for entry in file.entries:
             refused = _REFUSED.search(entry.name)
