@@ -10,6 +10,7 @@ import gguf_writer
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 
 import ropewalk as rw
 from ropewalk import ConfigError, RopeConfigWarning, RopeSpec
@@ -18,6 +19,7 @@ from ropewalk.spec.facts import ModelFacts
 from ropewalk.spec.gguf import read_gguf
 from ropewalk.spec.rewrite import convert_config
 from ropewalk.spec.safetensors_file import read_header
+from ropewalk.spec.weights import convert_weights
 
 LLAMA = {"model_type": "llama", "hidden_size": 256, "num_attention_heads": 4, "rope_theta": 1e5}
 
@@ -207,3 +209,42 @@ def test_two_bases_are_written_under_the_names_that_the_class_reads():
     bases = {kind: entries["rope_theta"] for kind, entries in theirs.rope_parameters.items()}
     assert bases == {"full_attention": 3e5, "sliding_attention": 2e4}
     assert convert_config(old, to="v5") == config
+
+
+def test_a_header_is_no_looser_than_the_format(tmp_path):
+    entry = '{"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}'
+    path = tmp_path / "a.safetensors"
+    for text, message in (
+        (f'{{"a": {entry}, "a": {entry}}}', "given twice"),
+        (f'{{"__metadata__": [1], "a": {entry}}}', r"must hold strings; got \[1\]"),
+        (f'{{"__metadata__": {{"x": {{}}}}, "a": {entry}}}', "must hold strings"),
+    ):
+        path.write_bytes(len(text).to_bytes(8, "little") + text.encode() + bytes(4))
+        with pytest.raises(rw.CheckpointError, match=message):
+            read_header(path)
+
+
+def _checkpoint(folder, columns, value):
+    tensors = {
+        "a.q_proj.weight": np.full((256, 8), value, dtype=np.float32),
+        "a.k_proj.weight": np.arange(256.0 * columns, dtype=np.float32).reshape(256, columns),
+    }
+    save_file(tensors, str(folder / "model.safetensors"))
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    (folder / "other.safetensors").mkdir()
+    return folder
+
+
+def test_weights_are_written_with_a_proof_or_not_at_all(tmp_path):
+    for name in ("cross", "nan"):
+        (tmp_path / name).mkdir()
+    cross = _checkpoint(tmp_path / "cross", 4, 1.0)  # keys from vectors of another width
+    report = convert_weights(cross, tmp_path / "out", to="interleaved")
+    assert report.score_error <= 1e-12
+    with pytest.raises(rw.CheckpointError, match="they differ by nan"):
+        convert_weights(
+            _checkpoint(tmp_path / "nan", 8, math.nan), tmp_path / "no", to="interleaved"
+        )
+    assert not (tmp_path / "no").exists()
+    with pytest.raises(ConfigError, match="SOURCE must be a path; got 3"):
+        convert_weights(3, tmp_path / "no", to="interleaved")
