@@ -5,6 +5,8 @@ from hypothesis import strategies as st
 
 from ropewalk import (
     ConfigError,
+    RopeSpec,
+    RotaryEmbedding,
     ShapeError,
     positions_for_shard,
     positions_from_attention_mask,
@@ -78,3 +80,16 @@ cu = torch.tensor
 def test_what_does_not_fit_is_refused_with_its_value(call, message):
     with pytest.raises((ConfigError, ShapeError), match=message):
         call()
+
+
+def test_positions_are_dense():
+    rope = RotaryEmbedding(RopeSpec(8, "half"))
+    with pytest.raises(ShapeError, match=r"dense tensor; got torch\.sparse_coo"):
+        rope.table(torch.arange(3).to_sparse())
+
+
+def test_a_rank_makes_its_own_positions_alone():
+    far = positions_for_shard(2**40, rank=2**38 - 1, world_size=2**38)
+    assert far.tolist() == [2**40 - 4, 2**40 - 3, 2**40 - 2, 2**40 - 1]
+    with pytest.raises(ConfigError, match="zigzag must be True or False; got 1"):
+        positions_for_shard(8, rank=0, world_size=2, zigzag=1)

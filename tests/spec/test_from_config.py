@@ -175,6 +175,7 @@ def test_proportional_pairs_reach_over_the_whole_head():
 def test_hunyuan_keys_that_nobody_reads_are_named():
     unused = {"beta_fast": 32, "factor": 1.0}
     config = small("hunyuan_v1_dense", rope_scaling={"type": "dynamic", "alpha": 1000.0, **unused})
+    config["rope_theta"] = 1e4
     with pytest.warns(RopeConfigWarning) as caught:
         spec = RopeSpec.from_config(config)
     assert spec.scaling == rw.DynamicNTK(alpha=1000.0)
@@ -189,7 +190,7 @@ def test_an_entry_beside_the_dictionary_that_nobody_reads_is_named():
 
 
 def test_a_missing_trained_length_has_a_named_stand_in():
-    scaling = {"type": "yarn", "factor": 4.0}
+    scaling = {"type": "yarn", "factor": 4.0, "rope_theta": 1e6}
     config = small("qwen2", max_position_embeddings=32768, rope_scaling=scaling)
     with pytest.warns(RopeConfigWarning, match="max_position_embeddings, 32768"):
         spec = RopeSpec.from_config(config)

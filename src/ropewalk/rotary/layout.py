@@ -9,7 +9,7 @@ import torch
 from ropewalk.errors import ConfigError, ShapeError
 from ropewalk.rotary.checks import tensors
 from ropewalk.spec.checks import choice, integer
-from ropewalk.spec.pairs import LAYOUTS, pair_members
+from ropewalk.spec.pairs import LARGEST, LAYOUTS, pair_members
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,9 +55,13 @@ def convert_layout(
     tensors(weight=weight)
     choice("source", source, LAYOUTS)
     choice("target", target, LAYOUTS)
-    head_dim = integer("head_dim", head_dim, at_least=1)
-    width = head_dim if rotary_dim is None else integer("rotary_dim", rotary_dim, at_least=2)
-    start = integer("rotary_offset", rotary_offset, at_least=0)
+    head_dim = integer("head_dim", head_dim, at_least=1, at_most=LARGEST)
+    width = (
+        head_dim
+        if rotary_dim is None
+        else integer("rotary_dim", rotary_dim, at_least=2, at_most=LARGEST)
+    )
+    start = integer("rotary_offset", rotary_offset, at_least=0, at_most=LARGEST)
     if width % 2 or start + width > head_dim:
         raise ConfigError(
             "rotary_dim must be even and rotary_offset + rotary_dim at most head_dim; got "

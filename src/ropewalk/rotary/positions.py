@@ -7,7 +7,9 @@ from torch import Tensor
 
 from ropewalk.errors import ConfigError, ShapeError
 from ropewalk.rotary.checks import readable, tensors
-from ropewalk.spec.checks import integer
+from ropewalk.spec.checks import boolean, integer
+
+_MOST_POSITIONS = 2**62
 
 
 def positions_from_attention_mask(mask: Tensor) -> Tensor:
@@ -103,8 +105,9 @@ def positions_for_shard(
         >>> positions_for_shard(8, rank=1, world_size=2, zigzag=True)
         tensor([2, 3, 4, 5])
     """
-    total = integer("total", total, at_least=0)
-    world_size = integer("world_size", world_size, at_least=1)
+    total = integer("total", total, at_least=0, at_most=_MOST_POSITIONS)
+    world_size = integer("world_size", world_size, at_least=1, at_most=_MOST_POSITIONS)
+    boolean("zigzag", zigzag)
     rank = integer("rank", rank, at_least=0)
     if rank >= world_size:
         raise ConfigError(f"rank must be less than world_size={world_size}; got {rank}")
@@ -113,6 +116,6 @@ def positions_for_shard(
         raise ConfigError(
             f"total must be a multiple of {pieces} (the number of chunks); got {total}; pad it"
         )
-    chunks = torch.arange(total, device=device).view(pieces, -1)
+    length = total // pieces  # of the whole sequence no more is made than this rank holds
     mine = [rank, pieces - 1 - rank] if zigzag else [rank]
-    return chunks[mine].flatten()
+    return torch.cat([torch.arange(i * length, (i + 1) * length, device=device) for i in mine])

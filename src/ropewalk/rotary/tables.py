@@ -76,6 +76,8 @@ def check_positions(position_ids: object, n_axes: int) -> None:
     """
     if not isinstance(position_ids, Tensor):
         raise ShapeError(f"position_ids must be a tensor; got {type(position_ids).__name__}")
+    if position_ids.layout != torch.strided:
+        raise ShapeError(f"position_ids must be a dense tensor; got {position_ids.layout}")
     dtype = position_ids.dtype
     if dtype.is_complex or dtype == torch.bool or (dtype.is_floating_point and dtype.itemsize < 4):
         raise ShapeError(

@@ -42,7 +42,7 @@ def check_blocks(spec: RopeSpec) -> None:
     for block in spec.blocks:
         candidate: object = block
         if not isinstance(candidate, type(spec)) or candidate.blocks:
-            raise ConfigError(f"blocks must be RopeSpecs without blocks; got {block!r}")
+            raise ConfigError(f"blocks must be RopeSpecs without blocks; got {abridged(block)}")
         if block.head_dim != spec.head_dim:
             raise ConfigError(
                 f"blocks must have the head_dim of their parent, {spec.head_dim}; "
@@ -72,5 +72,5 @@ def _check_defaults(spec: RopeSpec) -> None:
         if value not in (field.default, resolved.get(field.name)):
             raise ConfigError(
                 f"{field.name} must keep its default when blocks are given, since the blocks "
-                f"carry the rotation; got {field.name}={value!r}"
+                f"carry the rotation; got {field.name}={abridged(value)}"
             )

@@ -68,8 +68,9 @@ class DynamicNTK(ScalingRule):
         else:
             raise ConfigError(
                 "DynamicNTK needs factor and original_max_position_embeddings, or alpha alone; "
-                f"got factor={self.factor!r}, original_max_position_embeddings="
-                f"{self.original_max_position_embeddings!r}, alpha={self.alpha!r}"
+                f"got factor={checks.abridged(self.factor)}, original_max_position_embeddings="
+                f"{checks.abridged(self.original_max_position_embeddings)}, "
+                f"alpha={checks.abridged(self.alpha)}"
             )
 
     @property

@@ -163,9 +163,15 @@ class Resonance(ScalingRule):
     def __post_init__(self) -> None:
         given: object = self.scaling
         if given is not None and not isinstance(given, ScalingRule):
-            raise ConfigError(f"scaling must be a rule such as Yarn(...), or None; got {given!r}")
+            raise ConfigError(
+                f"scaling must be a rule such as Yarn(...), or None; got {checks.abridged(given)}"
+            )
+        if isinstance(given, Resonance):
+            raise ConfigError("scaling of Resonance must be another rule; got Resonance twice")
         if given is not None and given.has_roles:
-            raise ConfigError(f"scaling of Resonance must change frequencies alone; got {given!r}")
+            raise ConfigError(
+                f"scaling of Resonance must change frequencies alone; got {checks.abridged(given)}"
+            )
 
     @property
     def depends_on_length(self) -> bool:

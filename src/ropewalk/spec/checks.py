@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from ropewalk.errors import ConfigError
@@ -69,7 +68,12 @@ def lengths(name: str, value: object) -> int | tuple[int, ...]:
         return length(name, value)
     rows: object = value
     if getattr(value, "ndim", 0):  # arrays and tensors, on any device
-        rows = value.tolist()  # type: ignore[attr-defined]
+        try:
+            rows = value.tolist()  # type: ignore[attr-defined]
+        except (NotImplementedError, RuntimeError):  # a tensor without values, or a sparse one
+            raise ConfigError(
+                f"{name} must hold its lengths as plain numbers; got {abridged(value)}"
+            ) from None
     if isinstance(rows, list | tuple):
         return tuple(length(name, row) for row in rows)
     return length(name, value)
@@ -149,14 +153,17 @@ def boolean(name: str, value: object) -> bool:
 
 
 def abridged(value: object) -> str:
-    """Return the repr of ``value`` cut to a length that fits a message.
+    """Return the repr of ``value`` on one line, cut to a length that fits a message.
 
     Args:
-        value: Anything.
+        value: Anything, even what has no repr.
     """
     if isinstance(value, int) and value.bit_length() > 128:  # repr refuses 4,300 digits
         return f"an integer of {value.bit_length()} bits"
-    text = repr(value)
+    try:
+        text = " ".join(line.strip() for line in repr(value).splitlines())
+    except Exception:  # a repr may fail in any way, and the message must come out
+        return f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
@@ -171,8 +178,10 @@ def choice(name: str, value: object, allowed: Sequence[object]) -> None:
     Raises:
         ConfigError: ``value`` is not among them.
     """
-    # Only what has a hash is compared: an array would answer with an array.
-    hashable = isinstance(value, Hashable)
-    if isinstance(value, bool) or not hashable or value not in allowed:
+    try:
+        fits = not isinstance(value, bool) and value in allowed
+    except Exception:  # an array or tensor answers with an array or tensor
+        fits = False
+    if not fits:
         options = ", ".join(repr(option) for option in allowed)
         raise ConfigError(f"{name} must be one of {options}; got {abridged(value)}")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ropewalk.errors import ConfigError, RopeConfigWarning
 from ropewalk.spec import checks
+from ropewalk.spec.parameters import is_carrier
 from ropewalk.spec.unread_entries import warn_of_unread
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class Merged:
     """Whether the class reads it below a layer type."""
     label: str = ALL
     """The layer type that it is for."""
+    original_inside: Any = None
+    """Trained length in the dictionary, or in the one that the class documents in its place."""
     original_assumed: bool = False
     """Whether max_position_embeddings stands in for the trained length."""
     also: frozenset[str] = frozenset()
@@ -88,7 +91,8 @@ class Merged:
     def ignored(self) -> tuple[str, ...]:
         """Keys that nothing reads."""
         used = self.used
-        return tuple(key for key in self.values if key not in used)
+        lost = (k for k, v in self.written.items() if v is not None and k not in _OF_EVERY_TYPE)
+        return tuple(key for key in dict.fromkeys((*self.values, *lost)) if key not in used)
 
 
 def entry(family: Family, config: Mapping[str, Any], key: str, label: str = ALL) -> Any:
@@ -254,6 +258,7 @@ class _Gathering:
                 )
             values = plain
         self.complete_partial(values, label)
+        inside = values.get(ORIGINAL)
         assumed = self.complete_original(values)
         unused = family.unused & set(values)
         if "alpha" not in values:
@@ -265,8 +270,8 @@ class _Gathering:
         convention = family.convention_of(self.config)
         several = convention is not None and convention.has_sections
         also = frozenset(MROPE_KEYS) if several else frozenset()
-        nested = bool(family.labels)
-        return Merged(values, dict(written), nested, label, assumed, also, frozenset(unused))
+        nested, unused = bool(family.labels), frozenset(unused)
+        return Merged(values, dict(written), nested, label, inside, assumed, also, unused)
 
     def rename_type(self, values: dict[str, Any]) -> None:
         """Write the type under its new name, and as the class takes it."""
@@ -301,6 +306,12 @@ class _Gathering:
                 f"{checks.abridged(beside)} and {checks.abridged(inside)}"
             )
         values["rope_theta"] = self.theta(label, written) if inside is None else inside
+        scaled = KEYS_OF_TYPE.get(str(values.get("rope_type")), "") != ""  # others are refused
+        if inside is None and beside is None and written and scaled and not family.fixed:
+            self.warn(
+                "a scaling rule needs rope_theta; this model_type takes "
+                f"{checks.abridged(values['rope_theta'])} without; write the trained base"
+            )
 
     def theta(self, label: str, written: bool = True) -> Any:
         """Return the base of a dictionary without one."""
@@ -375,18 +386,6 @@ def names_rule_too_late(family: Family, old: Mapping[str, Any], own: Mapping[str
     """
     legacy = old.get("type") not in (None, "default")
     return family.old_name_only and legacy and "rope_type" not in {**own, **old}
-
-
-def is_carrier(values: Mapping[str, Any]) -> bool:
-    """Return whether a longrope dictionary holds one fixed table, which needs no lengths.
-
-    Args:
-        values: The dictionary.
-    """
-    lists = values.get("short_factor"), values.get("long_factor")
-    others = any(key in values for key in ("factor", "short_mscale", "long_mscale"))
-    fixed = lists[0] is not None and lists[0] == lists[1] and "attention_factor" in values
-    return fixed and not others
 
 
 def _dictionary(config: Mapping[str, Any], name: str) -> dict[str, Any]:

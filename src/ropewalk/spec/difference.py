@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ropewalk.errors import ConfigError
+from ropewalk.spec import checks
 from ropewalk.spec.merged import ALL_LAYERS
 from ropewalk.spec.spectrum import frequency_ratios
 
@@ -109,6 +110,8 @@ def compare_readings(
         if pair[0] is None and pair[1] is None:
             continue
         if pair[0] is None or pair[1] is None:
-            raise ConfigError(f"layer type {name!r} must turn in both; it does in one alone")
+            raise ConfigError(
+                f"layer type {checks.abridged(name)} must turn in both; it does in one alone"
+            )
         found.append(compare_specs(pair[0], pair[1], seq_len=seq_len, layer_type=name))
     return tuple(found)

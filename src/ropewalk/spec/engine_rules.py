@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ropewalk.errors import ConfigError
+from ropewalk.spec import checks
 from ropewalk.spec.by_length import DynamicNTK, LongRope
 from ropewalk.spec.by_pair import CustomFactors, Proportional
 from ropewalk.spec.by_parts import Llama3, Yarn, mscale_of
@@ -72,7 +73,10 @@ def refusal(merged: Merged, facts: ModelFacts, engine: str) -> str | None:
         )
     agree = legacy in (None, name) or (legacy, name) in (("su", "longrope"), ("mrope", "default"))
     if engine == "vllm" and not agree:
-        return f"rope_type {name!r} and type {legacy!r} differ, which vLLM refuses"
+        return (
+            f"rope_type {checks.abridged(name)} and type {checks.abridged(legacy)} differ, which "
+            "vLLM refuses"
+        )
     if name == "ntk" and engine in ("hf", "sglang"):
         return f"rope_type 'ntk' is unknown to {engine}; write its base into rope_theta"
     if name == "su" and engine in ("hf", "sglang"):

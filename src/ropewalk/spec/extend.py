@@ -77,6 +77,7 @@ def _trained_length(present: ScalingRule | None, given: int | None) -> int:
     trained = checks.length(name, known if given is None else given)
     if known is not None and trained != known:
         raise ConfigError(
-            f"{name} must be that of the rule already at work, {known}; got {given!r}"
+            f"{name} must be that of the rule already at work, {known}; got "
+            f"{checks.abridged(given)}"
         )
     return trained

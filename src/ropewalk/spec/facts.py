@@ -73,7 +73,7 @@ class ModelFacts:
         if family is not None and convention is None:
             raise ConfigError(
                 f"model_type must rotate along one axis of text to be inspected; got "
-                f"{model_type!r}; RopeSpec.from_config describes it"
+                f"{checks.abridged(model_type)}; RopeSpec.from_config describes it"
             )
         _refuse_what_does_not_rotate(text, family)
         layout = text.get("rope_layout", "half") if convention is None else convention.layout
@@ -148,8 +148,11 @@ def _family_and_text(config: Mapping[str, Any]) -> tuple[Family | None, Mapping[
 def _refuse_what_does_not_rotate(config: Mapping[str, Any], family: Family | None) -> None:
     named = config.get("model_type") or "without a model_type"
     if family is not None and not rotates(family, config):
-        raise ConfigError(f"config must be of a model that rotates; {named!r} is set not to")
+        raise ConfigError(
+            f"config must be of a model that rotates; {checks.abridged(named)} is set not to"
+        )
     if family is None and not any(config.get(key) is not None for key in _ROPE_ENTRIES):
         raise ConfigError(
-            f"config must be of a model that rotates; {named!r} is unknown and has no rope entries"
+            f"config must be of a model that rotates; {checks.abridged(named)} is unknown and "
+            "has no rope entries"
         )

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from ropewalk.errors import ConfigError
 from ropewalk.spec import axes, checks
 from ropewalk.spec.by_length import LongRope
-from ropewalk.spec.config_keys import ALL, MROPE_KEYS, ORIGINAL, Merged, entry, gather, is_carrier
+from ropewalk.spec.config_keys import ALL, MROPE_KEYS, ORIGINAL, Merged, entry, gather
 from ropewalk.spec.family import Convention, Family
-from ropewalk.spec.parameters import spec_from_rope_parameters
+from ropewalk.spec.parameters import is_carrier, spec_from_rope_parameters
 from ropewalk.spec.rope_spec import RopeSpec
 from ropewalk.spec.widths import bounded, dimension, head_width
 

@@ -18,11 +18,14 @@ if TYPE_CHECKING:
 
 _MAGIC = b"GGUF"
 _MOST_KEYS = 65_536
-_MOST_TENSORS = 1_000_000
+_MOST_TENSORS = 65_536
 _LONGEST_STRING = 64 * 1024 * 1024
 _LONGEST_KEY = 65_536
 _MOST_ELEMENTS = 16 * 1024 * 1024
 _MOST_KEPT = 4_096
+# Elements and strings of a whole header, 16 bytes of text counting as one more: some seconds and
+# a hundred megabytes. The largest vocabularies with their merges have a million.
+_MOST_WORK = 6_000_000
 _DEEPEST_ARRAY = 4
 _SCALARS = {
     0: "<B",
@@ -108,6 +111,7 @@ class _Reader:
 
     def __init__(self, file: BinaryIO, size: int, name: str) -> None:
         self.file, self.size, self.name = file, size, name
+        self.left = _MOST_WORK
 
     def header(self) -> GgufHeader:
         if self.take(4) != _MAGIC:
@@ -164,7 +168,15 @@ class _Reader:
         length = self.count("the length of a string", "<Q", most)
         if length > self.size:
             raise ConfigError(f"a string of {self.name!r} must fit the file; got length {length}")
+        self.spend(1 + length // 16)
         return self.take(length).decode("utf-8", errors="replace")
+
+    def spend(self, work: int) -> None:
+        self.left -= work
+        if self.left < 0:
+            raise ConfigError(
+                f"a GGUF header must have at most {_MOST_WORK} elements; {self.name!r} has more"
+            )
 
     def value(self, kind: int, depth: int = 0) -> Any:
         if kind in _SCALARS:
@@ -178,16 +190,27 @@ class _Reader:
         if inner in _SCALARS and count > _MOST_KEPT:
             self.skip(count * struct.calcsize(_SCALARS[inner]))
             return count
-        kept = count <= _MOST_KEPT
-        values = []
-        for _ in range(count):
-            if inner == _STRING and not kept:
-                self.skip(self.count("the length of a string", "<Q", _LONGEST_STRING))
-                continue
-            value = self.value(inner, depth + 1)
-            if kept:
-                values.append(value)
-        return values if kept else count
+        self.spend(count)
+        if inner == _STRING and count > _MOST_KEPT:
+            self.skip_strings(count)
+            return count
+        if count > _MOST_KEPT:
+            raise ConfigError(
+                f"an array of arrays must have at most {_MOST_KEPT} elements; got {count} in "
+                f"{self.name!r}"
+            )
+        return [self.value(inner, depth + 1) for _ in range(count)]
+
+    def skip_strings(self, count: int) -> None:
+        for _ in range(count):  # a vocabulary: the one long loop
+            length = int.from_bytes(self.file.read(8), "little")
+            if length > _LONGEST_STRING:
+                raise ConfigError(
+                    f"the length of a string must be at most {_LONGEST_STRING}; got {length} in "
+                    f"{self.name!r}"
+                )
+            self.file.seek(length, 1)
+        self.skip(0)  # is it still inside the file?
 
     def skip(self, length: int) -> None:
         if self.file.tell() + length > self.size:
@@ -212,9 +235,9 @@ def config_of_gguf(header: GgufHeader) -> dict[str, Any]:
     """
     meta = header.metadata
     arch = meta.get("general.architecture")
-    if not isinstance(arch, str):
+    if not isinstance(arch, str) or not arch.isprintable() or len(arch) > 64:
         raise ConfigError(
-            f"general.architecture of a GGUF file must be a string; got {checks.abridged(arch)}"
+            f"general.architecture of a GGUF file must be a name; got {checks.abridged(arch)}"
         )
 
     def get(key: str) -> Any:
@@ -268,28 +291,29 @@ def _rope_parameters(
         return meta.get(f"{arch}.rope.{key}")
 
     # llama.cpp takes 10,000 where the file has no base, and linear where it has a factor alone.
-    parameters: dict[str, Any] = {"rope_theta": get("freq_base") or 10_000.0}
+    parameters: dict[str, Any] = {"rope_theta": get("freq_base")}
+    if parameters["rope_theta"] is None:
+        parameters["rope_theta"] = 10_000.0
     factor = get("scaling.factor") or get("scale_linear") or 1.0
-    kind = get("scaling.type") or "linear"
-    amplitude = get("scaling.attn_factor")
+    kind, amplitude = get("scaling.type"), get("scaling.attn_factor")
+    kind = "linear" if kind is None else kind
+    table = 1.0 if amplitude is None else amplitude
     if "rope_freqs.weight" in factors:
         if kind == "yarn":
             raise ConfigError(
                 "a GGUF file must not have both rope_freqs.weight and rope.scaling.type yarn; got "
-                f"factor {factor!r}"
+                f"factor {checks.abridged(factor)}"
             )
         scale = checks.real("rope.scaling.factor", factor if kind == "linear" else 1, above=0.0)
         divisors = [float(value) * scale for value in factors["rope_freqs.weight"]]
         carrier = {"short_factor": divisors, "long_factor": divisors}
-        return (
-            parameters | {"rope_type": "longrope", "attention_factor": amplitude or 1.0} | carrier
-        )
+        return parameters | {"rope_type": "longrope", "attention_factor": table} | carrier
     original = get("scaling.original_context_length")
     if "rope_factors_long.weight" in factors:
         lists = {
             "short_factor": [*factors.get("rope_factors_short.weight", ())],
             "long_factor": [*factors["rope_factors_long.weight"]],
-            "attention_factor": amplitude or 1.0,
+            "attention_factor": table,
             "original_max_position_embeddings": original,
         }
         kept = {key: value for key, value in lists.items() if value is not None}

@@ -86,7 +86,7 @@ def layout_of(architecture: str, *, has_sections: bool) -> PairLayout:
     if architecture in _NONE:
         raise ConfigError(
             f"general.architecture must be one that rotates; llama.cpp turns nothing in "
-            f"{architecture!r}"
+            f"{checks.abridged(architecture)}"
         )
     raise ConfigError(
         "general.architecture must be one whose pair layout is known (llama.cpp at commit "

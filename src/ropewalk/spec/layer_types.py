@@ -56,7 +56,9 @@ def _count(family: Family, config: Mapping[str, Any]) -> int:
         value = len(config["layer_types"])
     count = checks.integer("num_hidden_layers", value, at_least=1)
     if count > _MOST_LAYERS:
-        raise ConfigError(f"num_hidden_layers must be at most {_MOST_LAYERS}; got {value!r}")
+        raise ConfigError(
+            f"num_hidden_layers must be at most {_MOST_LAYERS}; got {checks.abridged(count)}"
+        )
     return count
 
 

@@ -11,10 +11,10 @@ from ropewalk.spec.config_keys import (
     ORIGINAL,
     ROPE_KEYS,
     entry,
-    is_carrier,
     names_rule_too_late,
 )
 from ropewalk.spec.findings import Finding, equal_lists, number
+from ropewalk.spec.parameters import is_carrier
 
 if TYPE_CHECKING:
     from ropewalk.spec.findings import Case
@@ -118,8 +118,8 @@ def check_conflicts(case: Case) -> Iterator[Finding]:
         pair = [merged.written.get(key) for key in ("rope_type", "type")]
         if None not in pair and pair[0] != pair[1]:
             yield _conflict(
-                f"rope_type {pair[0]!r} and type {pair[1]!r} differ; rope_type wins in "
-                "transformers, and vLLM refuses both",
+                f"rope_type {checks.abridged(pair[0])} and type {checks.abridged(pair[1])} differ; "
+                "rope_type wins in transformers, and vLLM refuses both",
                 "keep rope_type",
                 case.where(name),
             )
@@ -127,16 +127,18 @@ def check_conflicts(case: Case) -> Iterator[Finding]:
         differs = inside is not None and beside is not None and inside != beside
         if differs and not (case.facts.two_bases and name != "full_attention"):
             yield _conflict(
-                f"rope_theta is {inside!r} in the rope dictionary and {beside!r} beside it; the "
-                "inner value wins in transformers and vLLM, exllamav2 reads the outer one",
+                f"rope_theta is {checks.abridged(inside)} in the rope dictionary and "
+                f"{checks.abridged(beside)} beside it; the inner value wins in transformers and "
+                "vLLM, exllamav2 reads the outer one",
                 "keep one of them",
                 case.where(name),
             )
-        inside, beside = merged.written.get(ORIGINAL), case.entry(ORIGINAL)
-        if inside is not None and beside is not None and inside != beside and not merged.nested:
+        inside, beside = merged.original_inside, case.entry(ORIGINAL)
+        if inside is not None and beside is not None and inside != beside:
+            wins = "inner" if merged.nested else "outer"
             yield _conflict(
-                f"{ORIGINAL} is {inside!r} in the rope dictionary and {beside!r} beside it; the "
-                "outer value wins in transformers",
+                f"{ORIGINAL} is {checks.abridged(inside)} in the rope dictionary and "
+                f"{checks.abridged(beside)} beside it; the {wins} value wins in transformers",
                 "keep one of them",
                 case.where(name),
             )

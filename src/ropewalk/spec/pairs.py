@@ -53,7 +53,8 @@ def pair_members(
     return coordinates[: rotary_dim // 2], coordinates[rotary_dim // 2 :]
 
 
-_LARGEST = 1 << 16
+LARGEST = 1 << 16
+"""Widest head, and largest axis and rung, that are believed: more would only fill the memory."""
 
 
 def tuple_of_axes(axes: object) -> tuple[tuple[int, int], ...]:
@@ -70,7 +71,7 @@ def tuple_of_axes(axes: object) -> tuple[tuple[int, int], ...]:
     except TypeError:
         rows = [()]
     if any(len(row) != 2 for row in rows):
-        raise ConfigError(f"axes must be a sequence of (axis, rung); got {axes!r}")
+        raise ConfigError(f"axes must be a sequence of (axis, rung); got {checks.abridged(axes)}")
     pairs = tuple(
         (
             checks.integer("axis in axes", axis, at_least=0),
@@ -80,6 +81,6 @@ def tuple_of_axes(axes: object) -> tuple[tuple[int, int], ...]:
     )
     for name, index in (("axis", 0), ("rung", 1)):
         largest = max((pair[index] for pair in pairs), default=0)
-        if largest > _LARGEST:  # the ladder is computed as a whole, up to the largest rung
-            raise ConfigError(f"{name} in axes must be at most {_LARGEST}; got {largest}")
+        if largest > LARGEST:  # the ladder is computed as a whole, up to the largest rung
+            raise ConfigError(f"{name} in axes must be at most {LARGEST}; got {largest}")
     return pairs

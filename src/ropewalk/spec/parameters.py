@@ -78,6 +78,18 @@ def spec_from_rope_parameters(
     return RopeSpec(head_dim, layout, theta=theta, rotary_dim=rotary_dim, scaling=scaling)
 
 
+def is_carrier(values: Mapping[str, Any]) -> bool:
+    """Return whether a longrope dictionary holds one fixed table, which needs no lengths.
+
+    Args:
+        values: The dictionary.
+    """
+    lists = values.get("short_factor"), values.get("long_factor")
+    others = any(key in values for key in ("factor", "short_mscale", "long_mscale"))
+    fixed = lists[0] is not None and lists[0] == lists[1] and "attention_factor" in values
+    return fixed and not others
+
+
 class _Keys:
     """A dictionary while it is read; what nobody has taken at the end is refused."""
 
@@ -229,7 +241,7 @@ def rope_parameters_from_spec(spec: RopeSpec) -> dict[str, Any]:
     if spec != plain:
         raise ConfigError(
             "rope_parameters can hold theta, a leading rotary_dim and the scaling rule only; "
-            f"got {spec!r}"
+            f"got {checks.abridged(spec)}"
         )
     parameters: dict[str, Any] = {"rope_type": "default", "rope_theta": spec.theta}
     if spec.rotary_dim != spec.head_dim:

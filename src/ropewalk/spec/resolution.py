@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from ropewalk.errors import ConfigError
 from ropewalk.spec import checks
 from ropewalk.spec.blocks import check_blocks, tuple_of_blocks
-from ropewalk.spec.pairs import LAYOUTS, tuple_of_axes
+from ropewalk.spec.pairs import LARGEST, LAYOUTS, tuple_of_axes
 from ropewalk.spec.scaling import ScalingRule
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def resolve(spec: RopeSpec) -> None:
     Raises:
         ConfigError: A field is out of range or contradicts another; the message names it.
     """
-    _set(spec, "head_dim", checks.integer("head_dim", spec.head_dim, at_least=1))
+    _set(spec, "head_dim", checks.integer("head_dim", spec.head_dim, at_least=1, at_most=LARGEST))
     checks.choice("layout", spec.layout, LAYOUTS)
     _set(spec, "theta", checks.real("theta", spec.theta, above=1.0))
     _set(spec, "blocks", tuple_of_blocks(spec.blocks))
@@ -33,11 +34,18 @@ def resolve(spec: RopeSpec) -> None:
     _default(spec, "output_layout", spec.layout)
     checks.choice("output_layout", spec.output_layout, LAYOUTS)
     _default(spec, "frequency_dim", spec.rotary_dim)
-    _set(spec, "frequency_dim", checks.integer("frequency_dim", spec.frequency_dim, at_least=1))
+    dim = checks.integer("frequency_dim", spec.frequency_dim, at_least=1, at_most=LARGEST)
+    _set(spec, "frequency_dim", dim)
     _set(spec, "position_scale", checks.real("position_scale", spec.position_scale))
     if spec.position_scale == 0:
         raise ConfigError("position_scale must not be 0, which would rotate nothing; got 0")
     _set(spec, "position_offset", checks.real("position_offset", spec.position_offset))
+    furthest = (abs(spec.position_offset) + 2.0**63) * abs(spec.position_scale)
+    if math.isinf(furthest):
+        raise ConfigError(
+            "position_scale and position_offset must keep every int64 position finite; got "
+            f"position_scale={spec.position_scale!r}, position_offset={spec.position_offset!r}"
+        )
     checks.choice("direction", spec.direction, (1, -1))
     checks.choice("angle_dtype", spec.angle_dtype, ("float64", "float32"))
     _check_axes(spec)
@@ -54,10 +62,12 @@ def _default(spec: RopeSpec, name: str, value: object) -> None:
 
 
 def _resolve_slice(spec: RopeSpec) -> None:
-    _set(spec, "rotary_offset", checks.integer("rotary_offset", spec.rotary_offset, at_least=0))
+    offset = checks.integer("rotary_offset", spec.rotary_offset, at_least=0, at_most=LARGEST)
+    _set(spec, "rotary_offset", offset)
     # With blocks the parent rotates nothing itself: its slice is the whole head, odd or not.
     _default(spec, "rotary_dim", spec.head_dim)
-    _set(spec, "rotary_dim", checks.integer("rotary_dim", spec.rotary_dim, at_least=1))
+    width = checks.integer("rotary_dim", spec.rotary_dim, at_least=1, at_most=LARGEST)
+    _set(spec, "rotary_dim", width)
     if spec.blocks:
         return
     if spec.rotary_dim % 2:
@@ -79,7 +89,8 @@ def _check_scaling(spec: RopeSpec) -> None:
     scaling: object = spec.scaling
     if not isinstance(scaling, ScalingRule):
         raise ConfigError(
-            f"scaling must be a rule such as Linear(factor=2.0), or None; got {scaling!r}"
+            "scaling must be a rule such as Linear(factor=2.0), or None; got "
+            f"{checks.abridged(scaling)}"
         )
     scaling.check(spec.ladder)
 

@@ -44,7 +44,7 @@ def convert_config(config: Mapping[str, Any], *, to: Form) -> dict[str, Any]:
     if {**text, "model_type": facts.model_type} != {**facts.config, "model_type": facts.model_type}:
         raise ConfigError("config must be that of the language model alone; pass its sub-config")
     outer_original = ORIGINAL in text
-    for name in _LEGACY:
+    for name in (*_LEGACY, *facts.reader.theta_keys.values(), _name(facts, "rope_theta")):
         text.pop(name, None)
     dictionaries = {
         name: None if merged is None else _dictionary(merged, drop_original=outer_original)
@@ -92,18 +92,24 @@ def _write_v4(
     text: dict[str, Any], dictionaries: Mapping[str, dict[str, Any] | None], facts: ModelFacts
 ) -> None:
     """Write rope_theta and rope_scaling, and the local base where the class has one."""
-    one = dictionaries.get(ALL_LAYERS)
+    one, base = dictionaries.get(ALL_LAYERS), _name(facts, "rope_theta")
     if facts.two_bases:
         local = dict(dictionaries["sliding_attention"] or {})
         one = dictionaries["full_attention"]
-        text["rope_local_base_freq"] = local.pop("rope_theta")
+        base = facts.reader.theta_keys["full_attention"]
+        text[facts.reader.theta_keys["sliding_attention"]] = local.pop("rope_theta", None)
         if local != {"rope_type": "default"}:
             raise ConfigError(f"form 'v4' cannot scale sliding layers; got {local}")
     if one is None:
         raise ConfigError(f"form 'v4' cannot hold layer types; got {sorted(dictionaries)}")
     values = dict(one)
-    text["rope_theta"] = values.pop("rope_theta")
+    text[base] = values.pop("rope_theta")
     partial = values.pop("partial_rotary_factor", None)
     if partial is not None:
-        text["partial_rotary_factor"] = partial
+        text[_name(facts, "partial_rotary_factor")] = partial
     text["rope_scaling"] = None if values == {"rope_type": "default"} else values
+
+
+def _name(facts: ModelFacts, key: str) -> str:
+    """Return what the class calls an entry beside the dictionary."""
+    return facts.reader.keys.get(key, key).split()[0]

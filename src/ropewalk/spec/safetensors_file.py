@@ -84,12 +84,16 @@ def read_header(path: str | os.PathLike[str]) -> TensorFile:
         if size < 8 or length > min(_LONGEST_HEADER, size - 8):
             raise CheckpointError(f"{str(path)!r} must be a safetensors file; its header is cut")
         try:
-            header = json.loads(file.read(length))
+            header = json.loads(file.read(length), object_pairs_hook=_once)
         except (ValueError, RecursionError) as error:
             raise CheckpointError(f"the header of {str(path)!r} must be JSON; {error}") from error
     if not isinstance(header, dict):
         raise CheckpointError(f"the header of {str(path)!r} must be a JSON object")
     metadata = header.pop("__metadata__", None) or {}
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise CheckpointError(
+            f"__metadata__ of {str(path)!r} must hold strings; got {checks.abridged(metadata)}"
+        )
     entries = [_entry(name, value, path) for name, value in header.items()]
     entries.sort(key=lambda entry: (entry.start, entry.stop))
     end = 0
@@ -124,9 +128,18 @@ def header_bytes(entries: tuple[TensorEntry, ...], metadata: Mapping[str, str]) 
     return len(text).to_bytes(8, "little") + text
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object whose keys are given once, as the format demands."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is given twice")
+    return found
+
+
 def _entry(name: str, value: object, path: Path) -> TensorEntry:
     try:
         assert isinstance(value, dict)
+        assert name.isprintable()  # since messages name it
         shape = tuple(checks.integer("shape", n, at_least=0) for n in value["shape"])
         start, stop = (checks.integer("data_offsets", n, at_least=0) for n in value["data_offsets"])
         entry = TensorEntry(name, str(value["dtype"]), shape, start, stop)

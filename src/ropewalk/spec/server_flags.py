@@ -158,7 +158,9 @@ def with_flags(config: Mapping[str, Any], flags: Sequence[str]) -> dict[str, Any
         elif name in _LLAMA_CPP:
             own[_LLAMA_CPP[name]] = value
         elif name.startswith(("--rope-", "--yarn-")):
-            raise ConfigError(f"flags must be among {', '.join(_LLAMA_CPP)}; got {name!r}")
+            raise ConfigError(
+                f"flags must be among {', '.join(_LLAMA_CPP)}; got {checks.abridged(name)}"
+            )
     own.pop("context", None)
     if own:
         text["rope_parameters"] = _scaled(text["rope_parameters"], own, longest)
@@ -228,7 +230,9 @@ def _number(name: str, value: str) -> float:
     except ValueError:
         number = math.nan
     if not (math.isfinite(number) and number > 0):
-        raise ConfigError(f"the flag for {name} must be a number greater than 0; got {value!r}")
+        raise ConfigError(
+            f"the flag for {name} must be a number greater than 0; got {checks.abridged(value)}"
+        )
     return number
 
 
@@ -236,9 +240,11 @@ def _object(name: str, value: str) -> dict[str, Any]:
     try:
         found = json.loads(value)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{name} must be a JSON object; got {value!r}: {error}") from error
+        raise ConfigError(
+            f"{name} must be a JSON object; got {checks.abridged(value)}: {error}"
+        ) from error
     if not isinstance(found, dict):
-        raise ConfigError(f"{name} must be a JSON object; got {value!r}")
+        raise ConfigError(f"{name} must be a JSON object; got {checks.abridged(value)}")
     return found
 
 

@@ -30,6 +30,7 @@ _TOWERS = (
 """Sub-configs that may hold the rotation of the language model, best first."""
 _MOST_BYTES = 32 * 1024 * 1024
 _DEEPEST = 4
+_LONGEST_SHOWN = 300
 _CLASSES = {
     "SaProtConfig": "evolla_saprot",
     "EsmFold2AtomEncoderConfig": "esmfold2_atom_encoder",
@@ -109,27 +110,51 @@ def load_config(source: str | os.PathLike[str]) -> dict[str, Any]:
     """
     from ropewalk.spec.gguf import config_of_gguf, is_gguf, read_gguf
 
-    path = Path(source)
-    if path.is_dir():
-        path = path / "config.json"
-    if not path.is_file():
-        raise ConfigError(
-            f"CONFIG must be a config.json, a model folder or a GGUF file; got {str(path)!r}, "
-            "which does not exist"
-        )
+    path = Path(os.fsdecode(source))
     try:
+        if path.is_dir():
+            path = path / "config.json"
+        if not path.is_file():
+            raise ConfigError(
+                "CONFIG must be a config.json, a model folder or a GGUF file; got "
+                f"{_shown(path)}, which {_not_a_file(path)}"
+            )
         if is_gguf(path):
             return config_of_gguf(read_gguf(path))
         if path.stat().st_size > _MOST_BYTES:
-            raise ConfigError(f"CONFIG must be at most {_MOST_BYTES} bytes; got {str(path)!r}")
-        config = json.loads(path.read_text(encoding="utf-8"))
+            raise ConfigError(f"CONFIG must be at most {_MOST_BYTES} bytes; got {_shown(path)}")
+        text = path.read_text(encoding="utf-8")
+        config = json.loads(text, object_pairs_hook=_said_once)
+    except ConfigError:
+        raise
     except (OSError, ValueError, RecursionError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"CONFIG must be JSON or GGUF; got {str(path)!r}: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"CONFIG must be JSON or GGUF; got {_shown(path)}: {reason}") from error
     if not isinstance(config, dict):
         raise ConfigError(f"CONFIG must hold a JSON object; got {checks.abridged(config)}")
     return config
+
+
+def _shown(path: Path) -> str:
+    text = str(path)
+    return repr(text) if len(text) <= _LONGEST_SHOWN else checks.abridged(text)
+
+
+def _not_a_file(path: Path) -> str:
+    return "is no file" if path.exists() else "does not exist"
+
+
+def _said_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object, in which no key may have two values; parsers take either."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found and found[key] != value:
+            raise ConfigError(
+                f"CONFIG must give {checks.abridged(key)} one value; got "
+                f"{checks.abridged(found[key])} and {checks.abridged(value)}"
+            )
+        found[key] = value
+    return found
 
 
 def text_part(config: object, depth: int = 0) -> Mapping[str, Any]:

@@ -203,7 +203,8 @@ def _theta(parameters: dict[str, Any]) -> float:
     if parameters:
         key = min(parameters, key=str)
         raise ConfigError(
-            f"rope_parameters of this model_type must hold rope_theta alone; got {key!r}; remove it"
+            "rope_parameters of this model_type must hold rope_theta alone; got "
+            f"{checks.abridged(key)}; remove it"
         )
     return checks.real("rope_theta", theta, above=1.0)
 

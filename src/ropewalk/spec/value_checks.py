@@ -93,8 +93,8 @@ def check_windows(case: Case) -> Iterator[Finding]:
             yield Finding(
                 "SLIDING_LAYERS_SCALED",
                 "warning",
-                f"rope_type {merged.rope_type!r} slows layers that never look further than their "
-                "window",
+                f"rope_type {checks.abridged(merged.rope_type)} slows layers that never look "
+                "further than their window",
                 'scale rope_parameters["full_attention"] alone',
                 name,
             )
@@ -110,8 +110,8 @@ def check_values(case: Case) -> Iterator[Finding]:
                 yield Finding(
                     "UNKNOWN_KEY",
                     "warning",
-                    f"key {checks.abridged(key)} is not read for rope_type {merged.rope_type!r}"
-                    f"{hint}",
+                    f"key {checks.abridged(key)} is not read for rope_type "
+                    f"{checks.abridged(merged.rope_type)}{hint}",
                     "remove it, or correct its name",
                     where,
                 )
@@ -156,7 +156,11 @@ def _unread_share(case: Case, merged: Merged, where: str | None) -> Iterator[Fin
         "error" if breaks else "warning",
         f"partial_rotary_factor {checks.abridged(part)} is not read by the class of "
         f"{case.facts.model_type}, which turns the whole head"
-        + (f", with a table for a part of it from {merged.rope_type!r}" if breaks else ""),
+        + (
+            f", with a table for a part of it from {checks.abridged(merged.rope_type)}"
+            if breaks
+            else ""
+        ),
         "remove it, or use a class that reads it",
         where,
     )
@@ -213,8 +217,9 @@ def check_model(case: Case) -> Iterator[Finding]:
         yield Finding(
             "UNKNOWN_MODEL",
             "note",
-            f"model_type {case.facts.model_type!r} is not known, so pair layout, base and share of "
-            f"the head are taken for the usual ones ({case.facts.layout}, 10000, all)",
+            f"model_type {checks.abridged(case.facts.model_type)} is not known, so pair layout, "
+            "base and share of the head are taken for the usual ones "
+            f"({case.facts.layout}, 10000, all)",
             "compare with the code of the model",
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 from collections.abc import Mapping
@@ -101,7 +102,7 @@ class _Plan:
         if fused.group(1) == "query_key_value" and self.config.get("model_type") != "gpt_neox":
             raise CheckpointError(
                 f"{entry.name} must belong to gpt_neox, whose order of query, key and value is "
-                f"known; got model_type {self.config.get('model_type')!r}"
+                f"known; got model_type {checks.abridged(self.config.get('model_type'))}"
             )
         if fused.group(1) == "query_key_value":
             return [True, True, False] * (heads // 3)
@@ -144,22 +145,27 @@ def convert_weights(
         CheckpointError: A file is damaged, or has query or key rows of an unknown kind.
     """
     checks.choice("to", to, LAYOUTS)
-    source, output = Path(source), Path(output)
+    source, output = (_path(n, p) for n, p in (("SOURCE", source), ("OUTPUT", output)))
     if not source.exists():
         raise ConfigError(
             "SOURCE must be a .safetensors file or a folder of them; "
             f"got {str(source)!r}, which does not exist"
         )
     folder = source if source.is_dir() else source.parent
-    spec = _geometry(config or folder, source_layout)
+    described = folder if config is None else config
+    spec = _geometry(described, source_layout)
     if spec.layout == to:
         raise ConfigError(f"to must be another layout than that of the rows; got {to!r} for both")
     if output.exists():
         raise ConfigError(f"OUTPUT must not exist; got {str(output)!r}")
-    files = [source] if source.is_file() else sorted(source.glob("*.safetensors"))
+    files = (
+        [source]
+        if source.is_file()
+        else sorted(path for path in source.glob("*.safetensors") if path.is_file())
+    )
     if not files:
         raise ConfigError(f"SOURCE must have .safetensors files; got {str(source)!r}")
-    plan = _Plan(spec, to, text_part(load_config(config or folder)))
+    plan = _Plan(spec, to, text_part(load_config(described)))
     read = [read_header(path) for path in files]
     _check(read, plan)
     partial = output.with_name(f"{output.name}.partial")
@@ -167,7 +173,7 @@ def convert_weights(
     try:
         written = _write(read, partial, plan, into_folder=source.is_dir())
         error = _score_error(read, written, plan)
-        if error > 1e-12:
+        if not error <= 1e-12:  # nor is it where weights are not finite
             raise CheckpointError(f"scores must stay the same; they differ by {error:.2g}")
     except BaseException:
         _remove(partial)
@@ -176,6 +182,12 @@ def convert_weights(
     places = [output / path.name for path in files] if source.is_dir() else [output]
     names = [e.name for file in read for e in file.entries if plan.blocks(e)]
     return WeightsReport(tuple(places), tuple(names), spec.layout, to, error)
+
+
+def _path(name: str, value: object) -> Path:
+    if not isinstance(value, str | Path):
+        raise ConfigError(f"{name} must be a path; got {checks.abridged(value)}")
+    return Path(value)
 
 
 def _geometry(config: str | os.PathLike[str], layout: PairLayout | None) -> RopeSpec:
@@ -198,7 +210,8 @@ def _check(files: list[TensorFile], plan: _Plan) -> None:
         mark = file.metadata.get(MARK)
         if mark is not None and mark != plan.spec.layout:
             raise CheckpointError(
-                f"{str(file.path)!r} must be in the layout {plan.spec.layout!r}; it says {mark!r}"
+                f"{str(file.path)!r} must be in the layout {plan.spec.layout!r}; it says "
+                f"{checks.abridged(mark)}"
             )
         for entry in file.entries:
             refused = _REFUSED.search(entry.name)
@@ -271,7 +284,8 @@ def _score_error(before: list[TensorFile], after: list[TensorFile], plan: _Plan)
         if key not in where[0] or (key == name and not fused):
             continue
         heads = _heads_to_compare(blocks, plan.blocks(where[0][key][1]) or [], bool(fused))
-        x = generator.standard_normal((2, int(np.prod(entry.shape[1:]))))
+        shapes = entry.shape[1:], where[0][key][1].shape[1:]  # keys may be of another sequence
+        x = [generator.standard_normal(int(np.prod(shape))) for shape in shapes]
         positions = (3, 1000)
         scores = []
         for tensors, spec in zip(where, specs, strict=True):
@@ -282,7 +296,10 @@ def _score_error(before: list[TensorFile], after: list[TensorFile], plan: _Plan)
                 )
             ]
             scores.append((vectors[0] @ vectors[1], np.prod([np.linalg.norm(v) for v in vectors])))
-        worst = max(worst, float(abs(scores[0][0] - scores[1][0]) / max(scores[0][1], 1e-300)))
+        error = float(abs(scores[0][0] - scores[1][0]) / max(scores[0][1], 1e-300))
+        worst = error if math.isnan(error) else max(worst, error)
+        if math.isnan(worst):
+            break
     return worst
 
 
