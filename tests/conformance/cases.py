@@ -24,6 +24,17 @@ EXCLUDED = {
 # Conventions whose attention cuts the slice out before it calls the function.
 _CUT = ("C6", "C13", "C15-MLA", "C16", "C17", "M4")
 LARGE = 1000.0
+# Far enough for the slowest pairs to show an error of 4e-7 in their frequency.
+FAR = 2.0**20
+# They hold a table of their positions, or of all distances.
+_NEAR = {
+    "CodeGenRotaryEmbedding",
+    "GPTJRotaryEmbedding",
+    "RoFormerSinusoidalPositionalEmbedding",
+    "SeamlessM4TConformerRotaryPositionalEmbedding",
+    "Wav2Vec2BertRotaryPositionalEmbedding",
+    "Wav2Vec2ConformerRotaryPositionalEmbedding",
+}
 
 
 @dataclass(frozen=True)
@@ -176,15 +187,16 @@ def _failure_of_the_class(found, config):
     return None
 
 
-def positions_for(case):
-    """Return {0, 1, 2, large} for every axis, unlike on all; or what the class can be asked."""
+def positions_for(case, seq_len=None):
+    """Return {0, 1, 2, large, far} for every axis, unlike on all; or what the class can be asked."""
     if case.convention == "V10":
         return probe.grid(4)
     if case.convention == "C26":
         return probe.time_stamps()
     if case.convention in ("V9", "V11"):
         return torch.tensor([[0, 0], [0, 1], [2, 0], [6, 3]], dtype=torch.float64)
-    first = torch.tensor([[0.0], [1.0], [2.0], [LARGE]], dtype=torch.float64)
+    far = [] if case.found.name in _NEAR or seq_len is not None else [[FAR]]
+    first = torch.tensor([[0.0], [1.0], [2.0], [LARGE], *far], dtype=torch.float64)
     others = [first + axis * (first > 1) for axis in range(case.spec.n_axes)]
     return torch.cat(others, dim=1)
 
@@ -195,14 +207,14 @@ def excess(case, seq_len=None):
     low = spec.rotary_offset if case.cut else 0
     width = spec.rotary_dim if case.cut else spec.head_dim
     matrices = theirs(case, case.config, seq_len)
-    return excess_of(matrices, spec, positions_for(case).numpy(), low, width, seq_len)
+    return excess_of(matrices, spec, positions_for(case, seq_len).numpy(), low, width, seq_len)
 
 
 def theirs(case, config, seq_len=None):
     """Return the matrices of the class with a config, at the positions of a case."""
     width = case.spec.rotary_dim if case.cut else case.spec.head_dim
     label = None if case.label == "all" else case.label
-    return probe.matrices(case.found, config, label, width, positions_for(case), seq_len)
+    return probe.matrices(case.found, config, label, width, positions_for(case, seq_len), seq_len)
 
 
 def excess_of(matrices, spec, positions, low, width, seq_len=None):

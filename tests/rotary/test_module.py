@@ -384,6 +384,8 @@ def test_overlapping_inputs_are_read_before_they_are_written():
             lambda r, a: r.rotate(a, torch.arange(5), out=torch.empty(8).expand(2, 3, 5, 8)),
             r"memory of its own .*\(0, 0, 0, 1\)",
         ),
+        (lambda r, a: r.shift(None, torch.arange(5), torch.arange(5)), r"k must be a tensor"),
+        (lambda r, a: r.rotate(a.to_sparse(), torch.arange(5)), r"dense tensor; got .*sparse_coo"),
         (lambda r, a: r([1.0], a, torch.arange(5)), r"q must be a tensor; got list"),
         (lambda r, a: r(a, None, torch.arange(5)), r"k must be a tensor; got NoneType"),
         (lambda r, a: r.inverse(None, torch.arange(5)), r"x must be a tensor; got NoneType"),

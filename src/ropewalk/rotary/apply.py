@@ -169,6 +169,8 @@ def _check_vectors(x: Tensor) -> None:
     tensors(x=x)
     if not x.dtype.is_floating_point or x.dtype.itemsize < 2:
         raise ShapeError(f"x must be float64, float32, bfloat16 or float16; got {x.dtype}")
+    if x.layout != torch.strided:
+        raise ShapeError(f"x must be a dense tensor; got one of layout {x.layout}; use to_dense()")
     if x.ndim == 0:
         raise ShapeError("x must have at least the dimension head_dim; got a 0-d tensor")
 

@@ -259,6 +259,7 @@ class RotaryEmbedding(nn.Module):
             ShapeError: Shapes or dtypes do not fit together.
             ConfigError: ``from_spec`` pairs other coordinates.
         """
+        tensors(k=k)
         source = self if from_spec is None else RotaryEmbedding(from_spec)
         ours, theirs = geometry(self.spec), geometry(source.spec)
         if ours != theirs:
