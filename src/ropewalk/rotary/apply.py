@@ -10,6 +10,7 @@ Which coordinates form a pair is the layout. Everything else in this file is sha
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -105,11 +106,31 @@ def memory_order(x: Tensor) -> list[int]:
     """Return the dimensions of ``x`` from outermost to innermost in memory, the last one last."""
     strides = x.stride()
     order: list[int] = []
-    if 0 not in strides and strides[-1] == 1:  # else expanded or oddly sliced: contiguous result
+    if has_memory_order(x):  # else the result is contiguous
         for dim in range(x.ndim - 1):  # insertion by hand: a tracer cannot sort symbolic strides
             order.insert(len([o for o in order if strides[o] >= strides[dim]]), dim)
         order.append(x.ndim - 1)
     return order or list(range(x.ndim))
+
+
+def has_memory_order(x: Tensor) -> bool:
+    """Return whether the strides of ``x`` tell which dimension lies inside which, the last in all.
+
+    They do not where ``x`` is expanded, sliced along the last dimension, or a window that slides
+    by single elements.
+
+    Args:
+        x: Vectors ``(..., head_dim)``.
+    """
+    strides = x.stride()
+    return (
+        0 not in strides
+        and strides[-1] == 1
+        and not any(
+            strides[i] == strides[j] and x.shape[i] > 1 and x.shape[j] > 1
+            for i, j in combinations(range(x.ndim), 2)
+        )
+    )
 
 
 def broadcast_table(turn: Turn, x: Tensor, seq_dim: int, order: list[int]) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ropewalk.rotary.apply import Turn, apply_turns
+from ropewalk.rotary.apply import Turn, apply_turns, has_memory_order
 from ropewalk.rotary.kernels import native
 
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ def rotate_in_place_op(
 
 @rotate_op.register_fake
 def _shape_of(x: Tensor, *_: Any) -> Tensor:
-    if 0 in x.stride() or x.stride(-1) != 1:
-        return torch.empty_like(x, memory_format=torch.contiguous_format)
-    return torch.empty_like(x)
+    if has_memory_order(x):
+        return torch.empty_like(x)
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001 - asked for by name

@@ -96,7 +96,7 @@ static int lay_out(const operand *o, const view *cosine, const view *sine, Py_ss
 
 /* A fresh tensor in the memory order of x, as the reference would make it. */
 static PyObject *allocate(const operand *o) {
-    if (!has_zero_stride(&o->in)) return PyObject_CallFunctionObjArgs(torch.empty_like, o->x, NULL);
+    if (has_memory_order(&o->in)) return PyObject_CallFunctionObjArgs(torch.empty_like, o->x, NULL);
     PyObject *arguments = PyTuple_Pack(1, o->x);
     if (arguments == NULL) return NULL;
     PyObject *result = PyObject_Call(torch.empty_like, arguments, torch.contiguous);
@@ -132,7 +132,8 @@ static int find_output(operand *o, int any_subclass) {
     if (o->out == NULL) {
         o->result = allocate(o);
         if (o->result == NULL) return PyErr_Clear(), 0;
-        if (!read_view(o->result, any_subclass, &o->to)) return 0;
+        if (!read_view(o->result, any_subclass, &o->to) || o->to.stride[o->to.ndim - 1] != 1)
+            return 0;
         ease_first_touch(&o->to);
         return 1;
     }
@@ -277,7 +278,11 @@ static PyObject *rotate(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
         PyErr_Clear();
         Py_RETURN_NONE;
     }
-    if (!read_geometry(args[1], &work)) return NULL;
+    if (!read_geometry(args[1], &work)) {
+        if (!PyErr_ExceptionMatches(PyExc_OverflowError)) return NULL;
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    }
     const int n = nargs == 9 ? 2 : 1;
     operand all[2] = {{0}, {0}};
     for (int i = 0; i < n; i++) {

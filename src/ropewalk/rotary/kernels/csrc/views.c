@@ -94,7 +94,8 @@ int read_view(PyObject *tensor, int any_subclass, view *into) {
     if (address == NULL) return no();
     into->data = PyLong_AsVoidPtr(address);
     Py_DECREF(address);
-    return into->data != NULL && !PyErr_Occurred() ? 1 : no();
+    /* C may read numbers at addresses that are multiples of their size alone. */
+    return into->data && (uintptr_t)into->data % (size_t)item_size(into->dtype) == 0 ? 1 : no();
 }
 
 ptrdiff_t count(const view *a) {
@@ -103,10 +104,13 @@ ptrdiff_t count(const view *a) {
     return n;
 }
 
-int has_zero_stride(const view *a) {
-    for (int i = 0; i < a->ndim; i++)
-        if (a->stride[i] == 0) return 1;
-    return 0;
+int has_memory_order(const view *a) {
+    for (int i = 0; i < a->ndim; i++) {
+        if (a->stride[i] == 0) return 0;
+        for (int j = 0; j < i; j++)
+            if (a->stride[i] == a->stride[j] && a->size[i] > 1 && a->size[j] > 1) return 0;
+    }
+    return 1;
 }
 
 int same_memory(const view *a, const view *b) {

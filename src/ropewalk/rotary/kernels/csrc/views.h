@@ -40,7 +40,7 @@ int answers_true(PyObject *callable, PyObject *argument);
 int same_memory(const view *a, const view *b);
 int disjoint(const view *a, const view *b);
 int overlaps_itself(const view *a);
-int has_zero_stride(const view *a);
+int has_memory_order(const view *a);   /* strides tell which dimension lies inside which */
 ptrdiff_t count(const view *a);
 
 #endif
