@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from oracle import assert_within_contract, rotated
+from rotary_cases import assert_alike
 
 from ropewalk import ConfigError, Linear, RopeSpec, RotaryEmbedding, RotaryTable, ShapeError
 from ropewalk.spec.scaling import ScalingRule
@@ -164,8 +165,8 @@ def test_a_table_serves_every_layer():
 def test_zero_dimensional_position_rotates_everything_alike():
     x = torch.randn(3, 5, 8)
     want = make().rotate(x, torch.full((5,), 7))
-    assert torch.equal(make().rotate(x, torch.tensor(7)), want)
-    assert torch.equal(make().rotate(x[0, 0], torch.tensor(7)), want[0, 0])
+    assert_alike(make().rotate(x, torch.tensor(7)), want)
+    assert_alike(make().rotate(x[0, 0], torch.tensor(7)), want[0, 0])
 
 
 def test_negative_and_fractional_positions_turn_as_the_formula_says():

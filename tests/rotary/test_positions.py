@@ -84,7 +84,7 @@ def test_what_does_not_fit_is_refused_with_its_value(call, message):
 
 def test_positions_are_dense():
     rope = RotaryEmbedding(RopeSpec(8, "half"))
-    with pytest.raises(ShapeError, match=r"dense tensor; got torch\.sparse_coo"):
+    with pytest.raises(ShapeError, match=r"dense tensor; got .*sparse_coo"):
         rope.table(torch.arange(3).to_sparse())
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ropewalk.errors import ConfigError, ShapeError
-from ropewalk.rotary.checks import tensors
+from ropewalk.rotary.checks import overlaps_itself, readable, tensors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -159,9 +159,9 @@ def check_turn(x: Tensor, turn: Turn, seq_dim: int) -> None:
     _check_vectors(x)
     _check_table(turn, x)
     cos = turn.cos
+    dim = _whole(seq_dim)
     if cos.ndim == 1:
         return
-    dim = _whole(seq_dim)
     dim = dim + x.ndim if dim < 0 else dim
     if not 0 <= dim < x.ndim - 1:
         raise ShapeError(
@@ -190,15 +190,37 @@ def _check_vectors(x: Tensor) -> None:
     tensors(x=x)
     if not x.dtype.is_floating_point or x.dtype.itemsize < 2:
         raise ShapeError(f"x must be float64, float32, bfloat16 or float16; got {x.dtype}")
-    if x.layout != torch.strided:
-        raise ShapeError(f"x must be a dense tensor; got one of layout {x.layout}; use to_dense()")
     if x.ndim == 0:
         raise ShapeError("x must have at least the dimension head_dim; got a 0-d tensor")
 
 
 def _check_table(turn: Turn, x: Tensor) -> None:
-    """Refuse tables that do not fit the vectors, or whose dtype has rounded the angles away."""
+    """Refuse tables that do not fit the vectors."""
     cos, sin = turn.cos, turn.sin
+    check_pair(cos, sin)
+    for name, table in (("cos", cos), ("sin", sin)):
+        if table.device != x.device:
+            raise ShapeError(
+                f"{name} must be on the device of x, {x.device}; got one on {table.device}"
+            )
+    if turn.start + 2 * cos.shape[-1] > x.shape[-1]:
+        raise ShapeError(
+            "rotary_offset + 2 * (width of cos) must be at most the width of x; got "
+            f"rotary_offset={turn.start}, cos {tuple(cos.shape)}, x {tuple(x.shape)}"
+        )
+
+
+def check_pair(cos: Tensor, sin: Tensor) -> None:
+    """Refuse cosines and sines of different shapes, or whose dtype has rounded the angles away.
+
+    Args:
+        cos: Cosines, half width.
+        sin: Sines, half width.
+
+    Raises:
+        ShapeError: They differ in shape, have none, or are not float32 or float64.
+    """
+    tensors(cos=cos, sin=sin)
     if cos.shape != sin.shape or cos.ndim == 0:
         raise ShapeError(
             "cos and sin must have one shape (..., rotary_dim / 2); got "
@@ -210,11 +232,6 @@ def _check_table(turn: Turn, x: Tensor) -> None:
                 f"{name} must be float32 or float64, since lower precision loses positions; "
                 f"got {table.dtype}"
             )
-    if turn.start + 2 * cos.shape[-1] > x.shape[-1]:
-        raise ShapeError(
-            "rotary_offset + 2 * (width of cos) must be at most the width of x; got "
-            f"rotary_offset={turn.start}, cos {tuple(cos.shape)}, x {tuple(x.shape)}"
-        )
 
 
 def check_out(x: Tensor, out: Tensor) -> None:
@@ -240,8 +257,9 @@ def check_out(x: Tensor, out: Tensor) -> None:
             f"{tuple(x.shape)} {x.dtype} {x.device}; "
             f"got {tuple(out.shape)} {out.dtype} {out.device}"
         )
-    if any(step == 0 and size > 1 for step, size in zip(out.stride(), out.shape, strict=True)):
+    expanded = any(s == 0 and n > 1 for s, n in zip(out.stride(), out.shape, strict=True))
+    if expanded or (readable(out) and overlaps_itself(out)):
         raise ShapeError(
             f"out must have memory of its own for every element; got the strides {out.stride()} "
-            "of an expanded tensor"
+            f"of an expanded tensor or of windows that overlap, shape {tuple(out.shape)}"
         )

@@ -7,12 +7,19 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ropewalk.rotary.apply import Turn, apply_turns, arithmetic_dtype, check_out, check_turn
+from ropewalk.rotary.apply import (
+    Turn,
+    apply_turns,
+    arithmetic_dtype,
+    check_out,
+    check_pair,
+    check_turn,
+)
 from ropewalk.rotary.checks import apart, readable, tensors
 from ropewalk.rotary.kernels import native, registry
 from ropewalk.rotary.kernels.ops import rotate_in_place_op, rotate_op
 from ropewalk.rotary.pieces import rotate_pieces
-from ropewalk.spec.checks import choice, integer
+from ropewalk.spec.checks import boolean, choice, integer
 from ropewalk.spec.pairs import LAYOUTS
 
 if TYPE_CHECKING:
@@ -75,7 +82,8 @@ def rotate(
     choice("output_layout", output_layout, LAYOUTS)
     start = integer("rotary_offset", rotary_offset, at_least=0)
     tensors(x=x, cos=cos, sin=sin)
-    if inverse:
+    if boolean("inverse", inverse):
+        check_pair(cos, sin)
         turn = Turn(start, cos, -sin, source=output_layout, target=layout)
     else:
         turn = Turn(start, cos, sin, source=layout, target=output_layout)
@@ -100,6 +108,8 @@ def turn_vectors(
         ShapeError: Shapes or dtypes do not fit together.
         ConfigError: ``out`` is given while gradients are recorded.
     """
+    if out is not None:
+        tensors(out=out)
     if registry.native_chosen():
         if not torch.compiler.is_compiling():
             result = _by_native(x, turns, seq_dim, out)
@@ -180,6 +190,8 @@ def turn_plain(
         return None
     to = (None, None) if out is None else out
     if not (isinstance(table, tuple) and isinstance(to, tuple) and len(table) == len(to) == 2):
+        return None
+    if out is not None and (to[0] is None or to[1] is None):
         return None
     return native.rotate_pair(shape, *table, seq_dim, q, to[0], k, to[1])
 

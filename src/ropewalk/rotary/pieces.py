@@ -21,6 +21,7 @@ from ropewalk.rotary.apply import (
     memory_order,
     turn_slice,
 )
+from ropewalk.rotary.checks import apart
 from ropewalk.rotary.kernels import native
 
 if TYPE_CHECKING:
@@ -114,8 +115,7 @@ def _fits(out: Tensor, x: Tensor, tables: Sequence[Tensor]) -> bool:
             return False  # elements share memory
         reach += stride * (size - 1)
     read = tables if out is x else [x, *tables]
-    own = out.untyped_storage().data_ptr()
-    return all(tensor.untyped_storage().data_ptr() != own for tensor in read)
+    return all(apart(out, tensor) for tensor in read)
 
 
 def _turn_span(x: Tensor, y: Tensor, cos: Tensor, sin: Tensor, turn: Turn) -> None:

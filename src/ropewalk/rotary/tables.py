@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ropewalk.errors import ConfigError, ShapeError
-from ropewalk.rotary.apply import Turn
+from ropewalk.rotary.apply import Turn, check_pair
 from ropewalk.rotary.checks import tensors
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def given_table(table: AnyTable, **left_out: object) -> RotaryTable:
             "table must be a pair (cos, sin), as table(position_ids) returns it; "
             f"got {type(table).__name__}"
         )
-    tensors(cos=pair[0], sin=pair[1])
+    check_pair(*pair)
     return RotaryTable(*pair)
 
 
@@ -74,12 +74,15 @@ def check_positions(position_ids: object, n_axes: int) -> None:
     Raises:
         ShapeError: Not a tensor, wrong shape, or a dtype in which large positions collide.
     """
-    if not isinstance(position_ids, Tensor):
-        raise ShapeError(f"position_ids must be a tensor; got {type(position_ids).__name__}")
-    if position_ids.layout != torch.strided:
-        raise ShapeError(f"position_ids must be a dense tensor; got {position_ids.layout}")
+    tensors(position_ids=position_ids)
+    assert isinstance(position_ids, Tensor)
     dtype = position_ids.dtype
-    if dtype.is_complex or dtype == torch.bool or (dtype.is_floating_point and dtype.itemsize < 4):
+    if (
+        dtype.is_complex
+        or dtype == torch.bool
+        or (dtype.is_floating_point and dtype.itemsize < 4)
+        or position_ids.is_quantized
+    ):
         raise ShapeError(
             "position_ids must be integers, float32 or float64, since bfloat16 cannot tell 256 "
             f"from 257; got {dtype}"

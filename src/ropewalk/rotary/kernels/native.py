@@ -176,6 +176,9 @@ def _load() -> None:
         _status = f"native: ROPEWALK_NATIVE must be off or one of {here}; got {wanted!r}"
         return
     _native.bind(_asked_of_torch(), str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    # GNU's OpenMP waits for ever for the threads of a pool that stayed in the parent.
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_native.after_fork)
     _extension = _native
 
 

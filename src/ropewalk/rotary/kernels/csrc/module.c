@@ -372,12 +372,19 @@ static PyObject *status(PyObject *self, PyObject *unused) {
     return Py_BuildValue("(ss)", selected_set(), threads_from());
 }
 
+static PyObject *after_fork(PyObject *self, PyObject *unused) {
+    (void)self, (void)unused;
+    lose_threads();
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"rotate", (PyCFunction)(void (*)(void))rotate, METH_FASTCALL,
      "Rotate tensors; None where the reference has to."},
     {"bind", bind, METH_VARARGS, "Hand over what is asked of torch."},
     {"instruction_sets", instruction_sets, METH_NOARGS, "Names, and whether each runs here."},
     {"select", select_by_name, METH_O, "Use one instruction set."},
+    {"after_fork", after_fork, METH_NOARGS, "Use one thread: the pool did not survive the fork."},
     {"status", status, METH_NOARGS, "The instruction set in use, and the library of the threads."},
     {NULL, NULL, 0, NULL},
 };

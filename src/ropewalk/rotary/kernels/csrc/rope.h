@@ -60,6 +60,7 @@ typedef void (*task_fn)(const void *argument, ptrdiff_t part, ptrdiff_t parts);
 void run_parts(task_fn task, const void *argument, int threads);
 int find_threads(const char *library);
 const char *threads_from(void);
+void lose_threads(void);               /* go on without: in a forked child none of them is left */
 
 /* Instruction sets, smallest first, ended by NULL. select_set returns 0 for an unknown or absent
  * one; NULL selects the largest that runs here. */
