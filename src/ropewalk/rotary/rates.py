@@ -60,6 +60,8 @@ def kept_rates(
     if torch.compiler.is_compiling():
         constant: Rates = _constant_rates(block, rows, device, dtype)
         return constant
+    if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
+        return _rates(block, rows, device, dtype)  # fake tensors mix with no kept ones
     key = (block, rows, device, dtype)
     found = kept.get(key)
     if found is None:
