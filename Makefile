@@ -64,7 +64,7 @@ sanitize: $(STAMP)
 		ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
 		PYTHONPATH=$(SANITIZED) OMP_NUM_THREADS=2 ROPEWALK_SANITIZED=1 \
 		$(BIN)/python -m pytest -m "not slow" \
-		$(filter-out %_build.py,$(wildcard tests/rotary/test_native*.py) tests/rotary/test_kernels.py)
+		$(filter-out %_build.py,$(wildcard tests/rotary/test_native*.py tests/rotary/test_kernels*.py))
 
 clean:
 	rm -rf .venv build dist runs src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -71,6 +71,15 @@ def select_instruction_set(name: str | None) -> bool:
     return bool(_extension.select(name))
 
 
+def stream_above(n_bytes: int) -> None:
+    """Send larger outputs past the caches, for tests.
+
+    Args:
+        n_bytes: Size of one output; 0 for that of the last-level cache.
+    """
+    _extension.stream_above(n_bytes)
+
+
 def rotate_plain(
     geometry: Geometry, cos: Tensor, sin: Tensor, seq_dim: int, x: Tensor, out: Tensor | None
 ) -> Tensor | None:

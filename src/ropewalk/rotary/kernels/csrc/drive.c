@@ -21,9 +21,12 @@ ptrdiff_t item_size(int dtype) {
 
 static ptrdiff_t rows_of(const walk *w) { return w->sizes[B] * w->sizes[H] * w->sizes[S]; }
 
+static ptrdiff_t known; /* bytes of the last-level cache; 0 before it was asked for */
+
+void stream_above(ptrdiff_t bytes) { known = bytes; }
+
 /* Size of the last-level cache, below which stores are better kept in it. */
 static ptrdiff_t cache_size(void) {
-    static ptrdiff_t known;
     if (known == 0) {
         known = 32 << 20;
 #if defined(_SC_LEVEL3_CACHE_SIZE)

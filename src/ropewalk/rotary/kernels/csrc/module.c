@@ -6,15 +6,7 @@
  */
 #include "views.h"
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#include <unistd.h>
-#endif
-
 enum { BATCH, HEAD, POSITION };
-
-/* glibc gives larger blocks a mapping of their own, which is unmapped when they are freed. */
-enum { OWN_MAPPING = 32 << 20 };
 
 typedef struct {
     PyObject *x, *out, *result; /* borrowed, borrowed or NULL, owned */
@@ -102,19 +94,6 @@ static PyObject *allocate(const operand *o) {
     PyObject *result = PyObject_Call(torch.empty_like, arguments, torch.contiguous);
     Py_DECREF(arguments);
     return result;
-}
-
-/* Ask for large pages: the first touch of 64 MiB costs several times a copy in small ones. */
-static void ease_first_touch(const view *fresh) {
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-    const ptrdiff_t bytes = count(fresh) * item_size(fresh->dtype);
-    if (bytes < OWN_MAPPING) return;
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)fresh->data;
-    const uintptr_t first = (start + page - 1) / page * page;
-    madvise((void *)first, (size_t)(start + (uintptr_t)bytes - first), MADV_HUGEPAGE);
-#else
-    (void)fresh;
-#endif
 }
 
 /* Whether one slice of x, of the width that the work expects, can turn by the table. */
@@ -367,6 +346,15 @@ static PyObject *select_by_name(PyObject *self, PyObject *name) {
     return PyBool_FromLong(done);
 }
 
+/* stream_above(bytes): send larger outputs past the caches; 0 goes by the size of the cache. */
+static PyObject *set_streaming(PyObject *self, PyObject *bytes) {
+    (void)self;
+    const Py_ssize_t value = PyLong_AsSsize_t(bytes);
+    if (PyErr_Occurred()) return NULL;
+    stream_above(value);
+    Py_RETURN_NONE;
+}
+
 static PyObject *status(PyObject *self, PyObject *unused) {
     (void)self, (void)unused;
     return Py_BuildValue("(ss)", selected_set(), threads_from());
@@ -383,6 +371,7 @@ static PyMethodDef methods[] = {
      "Rotate tensors; None where the reference has to."},
     {"bind", bind, METH_VARARGS, "Hand over what is asked of torch."},
     {"instruction_sets", instruction_sets, METH_NOARGS, "Names, and whether each runs here."},
+    {"stream_above", set_streaming, METH_O, "Send outputs of more bytes past the caches."},
     {"select", select_by_name, METH_O, "Use one instruction set."},
     {"after_fork", after_fork, METH_NOARGS, "Use one thread: the pool did not survive the fork."},
     {"status", status, METH_NOARGS, "The instruction set in use, and the library of the threads."},

@@ -52,6 +52,7 @@ typedef struct {
 /* Rotate everything of a job with at most `threads` threads. */
 void run_job(const job *work, int threads);
 ptrdiff_t job_elements(const job *work);
+void stream_above(ptrdiff_t bytes);    /* size of outputs that go past the caches; 0: their own */
 enum { WORTH_THREADS = 1 << 16 };      /* elements below which one thread is quicker than several */
 
 /* Run task(argument, part, parts) for every part, on the OpenMP runtime that `library` uses; in

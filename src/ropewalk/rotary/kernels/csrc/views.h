@@ -42,5 +42,6 @@ int disjoint(const view *a, const view *b);
 int overlaps_itself(const view *a);
 int has_memory_order(const view *a);   /* strides tell which dimension lies inside which */
 ptrdiff_t count(const view *a);
+void ease_first_touch(const view *fresh);
 
 #endif
