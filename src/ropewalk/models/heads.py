@@ -12,7 +12,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_outputs import MaskedLMOutput, SequenceClassifierOutput
 
 from ropewalk.models.config import RopewalkRoFormerConfig
-from ropewalk.models.encoder import RoFormerModel, RoFormerPreTrainedModel
+from ropewalk.models.encoder import RoFormerModel
 from ropewalk.models.exchange import BIAS_KEY, forgive_tied
 from ropewalk.models.inputs import (
     IGNORED_LABEL,
@@ -22,6 +22,7 @@ from ropewalk.models.inputs import (
     pack,
     readable,
 )
+from ropewalk.models.pretrained import RoFormerPreTrainedModel
 
 
 class RoFormerPredictionTransform(nn.Module):
@@ -180,6 +181,10 @@ class RoFormerForMaskedLM(RoFormerPreTrainedModel):
         output_hidden_states: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
         return_dict: bool | None = None,
+        cu_seq_lens_q: Tensor | None = None,
+        cu_seq_lens_k: Tensor | None = None,
+        max_length_q: int | None = None,
+        max_length_k: int | None = None,
     ) -> MaskedLMOutput | tuple[Tensor, ...]:
         """Score the vocabulary at every token, or at the masked ones, and compute the loss.
 
@@ -196,6 +201,10 @@ class RoFormerForMaskedLM(RoFormerPreTrainedModel):
             num_items_in_batch: Masked tokens of the whole optimiser step, by which the summed loss
                 is divided; None means those of this batch.
             return_dict: As there.
+            cu_seq_lens_q: As there.
+            cu_seq_lens_k: As there.
+            max_length_q: As there.
+            max_length_k: As there.
 
         Returns:
             ``logits`` ``(batch, seq, vocab_size)``; with labels also ``loss``. With labels and
@@ -218,6 +227,10 @@ class RoFormerForMaskedLM(RoFormerPreTrainedModel):
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
             return_dict=True,
+            cu_seq_lens_q=cu_seq_lens_q,
+            cu_seq_lens_k=cu_seq_lens_k,
+            max_length_q=max_length_q,
+            max_length_k=max_length_k,
         )
         hidden = outputs.last_hidden_state
         if labels is not None:
@@ -272,7 +285,7 @@ def masked_lm_loss(
 
 
 class RoFormerClassificationHead(nn.Module):
-    """Classify by the first token.
+    """Classify by the first token of a row.
 
     Args:
         config: The model's configuration.
@@ -290,12 +303,40 @@ class RoFormerClassificationHead(nn.Module):
         """Return logits, ``(batch, num_labels)``.
 
         Args:
-            hidden: ``(batch, seq, hidden_size)``.
+            hidden: ``(batch, hidden_size)``, the first token of each row.
         """
         # Published heads use the model's own activation here, not tanh as BERT's pooler.
-        first = self.activation(self.dense(self.dropout(hidden[:, 0])))
+        first = self.activation(self.dense(self.dropout(hidden)))
         logits: Tensor = self.out_proj(self.dropout(first))
         return logits
+
+
+def first_tokens(
+    hidden: Tensor, attention_mask: Tensor | None, cu_seqlens: Tensor | None
+) -> Tensor:
+    """Return the first real token of every row, or of every packed sequence.
+
+    Args:
+        hidden: ``(batch, seq, hidden_size)``.
+        attention_mask: ``(batch, seq)``, 1 for real tokens, or None; a row of padding alone gives
+            its first token.
+        cu_seqlens: ``(sequences + 1,)``, cumulative lengths of the sequences in a single row, or
+            None.
+
+    Returns:
+        ``(batch, hidden_size)`` or ``(sequences, hidden_size)``.
+
+    Example:
+        >>> first_tokens(torch.tensor([[[1.0], [2.0]]]), torch.tensor([[0, 1]]), None)
+        tensor([[2.]])
+    """
+    if cu_seqlens is not None:
+        return hidden[0].index_select(0, cu_seqlens[:-1].to(hidden.device))
+    if attention_mask is None:
+        return hidden[:, 0]
+    # Left padding stands before it.
+    places = attention_mask.to(torch.int32).argmax(dim=1).to(hidden.device)
+    return hidden.gather(1, places[:, None, None].expand(-1, 1, hidden.shape[2])).squeeze(1)
 
 
 class RoFormerForSequenceClassification(RoFormerPreTrainedModel):
@@ -335,6 +376,10 @@ class RoFormerForSequenceClassification(RoFormerPreTrainedModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
+        cu_seq_lens_q: Tensor | None = None,
+        cu_seq_lens_k: Tensor | None = None,
+        max_length_q: int | None = None,
+        max_length_k: int | None = None,
     ) -> SequenceClassifierOutput | tuple[Tensor, ...]:
         """Score rows and compute the loss.
 
@@ -345,15 +390,20 @@ class RoFormerForSequenceClassification(RoFormerPreTrainedModel):
             position_ids: As there.
             document_ids: As there.
             inputs_embeds: As there.
-            labels: ``(batch,)`` integers for classes; ``(batch,)`` or ``(batch, num_labels)`` real
+            labels: ``(batch,)`` integers for classes, or one for each packed sequence; ``(batch,)`` or ``(batch, num_labels)`` real
                 numbers for regression and for several labels at once. ``config.problem_type``
                 decides; if it is None it is set from the labels, as in transformers.
             output_attentions: As there.
             output_hidden_states: As there.
             return_dict: As there.
+            cu_seq_lens_q: As there.
+            cu_seq_lens_k: As there.
+            max_length_q: As there.
+            max_length_k: As there.
 
         Returns:
-            ``logits`` ``(batch, num_labels)``; with labels also ``loss``.
+            ``logits`` ``(batch, num_labels)``, one row for each packed sequence; with labels also
+            ``loss``.
 
         Raises:
             ShapeError: ``labels`` or another input has a shape, dtype or value that does not fit.
@@ -369,8 +419,13 @@ class RoFormerForSequenceClassification(RoFormerPreTrainedModel):
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
             return_dict=True,
+            cu_seq_lens_q=cu_seq_lens_q,
+            cu_seq_lens_k=cu_seq_lens_k,
+            max_length_q=max_length_q,
+            max_length_k=max_length_k,
         )
-        logits = self.classifier(outputs.last_hidden_state)
+        first = first_tokens(outputs.last_hidden_state, attention_mask, cu_seq_lens_q)
+        logits = self.classifier(first)
         loss: Any = None
         if labels is not None:
             class_labels(self.config, labels, logits.shape[0])
