@@ -193,9 +193,7 @@ def _in_one_call(
     ends = cu_seqlens.to(query.device, torch.int32)
     assert varlen_attn is not None
     options = {} if scale is None else {"scale": scale}  # which the first versions do not have
-    attended: Tensor = varlen_attn(
-        query, key, value, ends, ends, max_length, max_length, **options
-    )
+    attended: Tensor = varlen_attn(query, key, value, ends, ends, max_length, max_length, **options)
     return attended
 
 

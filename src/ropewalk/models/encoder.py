@@ -18,6 +18,7 @@ from ropewalk.models.pretrained import RoFormerPreTrainedModel
 from ropewalk.rotary import RotaryEmbedding, RotaryTable
 from ropewalk.rotary.apply import arithmetic_dtype
 
+
 class RoFormerEncoder(nn.Module):
     """The stack of layers.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import initialization
 from transformers.activations import ACT2FN
@@ -22,6 +21,8 @@ from ropewalk.models.inputs import (
     pack,
     readable,
 )
+from ropewalk.models.losses import masked_lm_loss
+from ropewalk.models.packing import first_tokens
 from ropewalk.models.pretrained import RoFormerPreTrainedModel
 
 
@@ -254,36 +255,6 @@ class RoFormerForMaskedLM(RoFormerPreTrainedModel):
         )
 
 
-def masked_lm_loss(
-    logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None
-) -> Tensor:
-    r"""Return the cross entropy over the masked tokens, divided by their number.
-
-    .. math:: -\frac{1}{N} \sum_{t \in \text{masked}} \log p(x_t)
-
-    Args:
-        logits: ``(..., vocab_size)``; the loss is computed in float32 at least.
-        labels: ``(...)``, token numbers, -100 where nothing is to be predicted.
-        num_items_in_batch: N; None counts the labels. Without any masked token the loss is 0, with
-            gradients of 0 for every parameter, so that distributed training does not hang.
-
-    Returns:
-        A scalar.
-
-    Example:
-        >>> masked_lm_loss(torch.zeros(3, 4), torch.tensor([-100, 2, -100])).exp()
-        tensor(4.)
-    """
-    wide = logits if logits.dtype.itemsize >= 4 else logits.float()
-    total = F.cross_entropy(
-        wide.flatten(0, -2), labels.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
-    )
-    count = (labels != IGNORED_LABEL).sum() if num_items_in_batch is None else num_items_in_batch
-    if isinstance(count, Tensor):
-        count = count.to(total.device)
-    return total / (count + (count == 0))
-
-
 class RoFormerClassificationHead(nn.Module):
     """Classify by the first token of a row.
 
@@ -309,34 +280,6 @@ class RoFormerClassificationHead(nn.Module):
         first = self.activation(self.dense(self.dropout(hidden)))
         logits: Tensor = self.out_proj(self.dropout(first))
         return logits
-
-
-def first_tokens(
-    hidden: Tensor, attention_mask: Tensor | None, cu_seqlens: Tensor | None
-) -> Tensor:
-    """Return the first real token of every row, or of every packed sequence.
-
-    Args:
-        hidden: ``(batch, seq, hidden_size)``.
-        attention_mask: ``(batch, seq)``, 1 for real tokens, or None; a row of padding alone gives
-            its first token.
-        cu_seqlens: ``(sequences + 1,)``, cumulative lengths of the sequences in a single row, or
-            None.
-
-    Returns:
-        ``(batch, hidden_size)`` or ``(sequences, hidden_size)``.
-
-    Example:
-        >>> first_tokens(torch.tensor([[[1.0], [2.0]]]), torch.tensor([[0, 1]]), None)
-        tensor([[2.]])
-    """
-    if cu_seqlens is not None:
-        return hidden[0].index_select(0, cu_seqlens[:-1].to(hidden.device))
-    if attention_mask is None:
-        return hidden[:, 0]
-    # Left padding stands before it.
-    places = attention_mask.to(torch.int32).argmax(dim=1).to(hidden.device)
-    return hidden.gather(1, places[:, None, None].expand(-1, 1, hidden.shape[2])).squeeze(1)
 
 
 class RoFormerForSequenceClassification(RoFormerPreTrainedModel):

@@ -229,3 +229,29 @@ def packed_input(
     return PackedInput(cu_seq_lens_q, None if longest is None else int(longest))
 
 
+def first_tokens(
+    hidden: Tensor, attention_mask: Tensor | None, cu_seqlens: Tensor | None
+) -> Tensor:
+    """Return the first real token of every row, or of every packed sequence.
+
+    Args:
+        hidden: ``(batch, seq, hidden_size)``.
+        attention_mask: ``(batch, seq)``, 1 for real tokens, or None; a row of padding alone gives
+            its first token.
+        cu_seqlens: ``(sequences + 1,)``, cumulative lengths of the sequences in a single row, or
+            None.
+
+    Returns:
+        ``(batch, hidden_size)`` or ``(sequences, hidden_size)``.
+
+    Example:
+        >>> first_tokens(torch.tensor([[[1.0], [2.0]]]), torch.tensor([[0, 1]]), None)
+        tensor([[2.]])
+    """
+    if cu_seqlens is not None:
+        return hidden[0].index_select(0, cu_seqlens[:-1].to(hidden.device))
+    if attention_mask is None:
+        return hidden[:, 0]
+    # Left padding stands before it.
+    places = attention_mask.to(torch.int32).argmax(dim=1).to(hidden.device)
+    return hidden.gather(1, places[:, None, None].expand(-1, 1, hidden.shape[2])).squeeze(1)
