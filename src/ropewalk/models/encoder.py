@@ -227,8 +227,7 @@ class RoFormerModel(RoFormerPreTrainedModel):
         explicit = bool(output_attentions) or implementation == "eager"
         packing: Packing | None = None
         if not explicit and self._packs(device, real, documents):
-            known = packed is not None and documents is not None
-            packing = packed.packing(shape) if known else pack_rows(real, documents, shape)
+            packing = packed.packing(shape) if packed else pack_rows(real, documents, shape)
         places = inputs.positions(config, position_ids, document_ids, shape, device)
         lengths: int | Tensor | None = None
         if self.encoder.rope is not None and self.encoder.rope.spec.depends_on_length:
