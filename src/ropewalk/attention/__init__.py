@@ -1,5 +1,6 @@
 """Attention functions over rotated queries and keys."""
 
+from ropewalk.attention.packed import packed_softmax_attention
 from ropewalk.attention.softmax import softmax_attention
 
-__all__ = ["softmax_attention"]
+__all__ = ["packed_softmax_attention", "softmax_attention"]

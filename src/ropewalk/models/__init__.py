@@ -13,13 +13,14 @@ from ropewalk.models.config import (
     RoFormerConfig,
     RopewalkRoFormerConfig,
 )
-from ropewalk.models.encoder import RoFormerModel, RoFormerPreTrainedModel
+from ropewalk.models.encoder import RoFormerModel
 from ropewalk.models.heads import (
     RoFormerForMaskedLM,
     RoFormerForSequenceClassification,
-    masked_lm_loss,
 )
 from ropewalk.models.known_fields import MODEL_TYPE
+from ropewalk.models.losses import masked_lm_loss
+from ropewalk.models.pretrained import RoFormerPreTrainedModel
 
 __all__ = [
     "POSITION_ENCODINGS",
