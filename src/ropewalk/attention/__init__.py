@@ -1,5 +1,6 @@
 """Attention functions over rotated queries and keys."""
 
 from ropewalk.attention.softmax import softmax_attention
+from ropewalk.attention.windowed import window_mask, windowed_attention
 
-__all__ = ["softmax_attention"]
+__all__ = ["softmax_attention", "window_mask", "windowed_attention"]
