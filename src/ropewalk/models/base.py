@@ -14,7 +14,7 @@ from ropewalk.errors import CheckpointError, ConfigError
 from ropewalk.models import exchange, file_errors
 from ropewalk.models.config import RopewalkRoFormerConfig
 from ropewalk.models.layer_options import FULL, OWN_FIELDS, layer_kinds
-from ropewalk.models.layers import RoFormerResidual
+from ropewalk.models.layers import SummedLinear
 
 _BUILT_IN = (
     "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
@@ -85,10 +85,10 @@ class RoFormerPreTrainedModel(PreTrainedModel):
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)  # type: ignore[no-untyped-call]
-        if self.config.pre_norm and isinstance(module, RoFormerResidual):
-            # The sum of all layers is normalised once, at the end: it shall not grow with them.
+        if isinstance(module, SummedLinear):
+            # The sum of all sublayers is normalised once, at the end: it shall not grow with them.
             std = self.config.initializer_range / (2 * self.config.num_hidden_layers) ** 0.5
-            initialization.normal_(module.dense.weight, std=std)
+            initialization.normal_(module.weight, std=std)
 
     @classmethod
     def from_pretrained(

@@ -27,6 +27,7 @@ from ropewalk.models.known_fields import (
 from ropewalk.models.layer_options import (
     OWN_FIELDS,
     SLIDING,
+    check_layer_types,
     layer_kinds,
     replaced_rotation,
     rotations,
@@ -153,6 +154,7 @@ class RopewalkRoFormerConfig(PreTrainedConfig):
             integer("num_labels", kwargs["num_labels"], at_least=1)
         if self.id2label is not None and not isinstance(self.id2label, dict):
             raise ConfigError(f"id2label must be a dictionary; got {abridged(self.id2label)}")
+        check_layer_types(self)
         # The base class would fill in a rotation for encodings that have none.
         given, self.rope_parameters = self.rope_parameters, None
         try:

@@ -33,6 +33,7 @@ class RoFormerEncoder(nn.Module):
             for kind, spec in config.rope_specs.items()
             if spec is not None
         }
+        self.depends_on_length = any(rope.spec.depends_on_length for rope in self.ropes.values())
         self.layer = nn.ModuleList(
             RoFormerLayer(config, index) for index in range(config.num_hidden_layers)
         )
@@ -202,7 +203,7 @@ class RoFormerModel(RoFormerPreTrainedModel):
         mask = inputs.visible_keys(attention_mask, document_ids, shape)
         places = inputs.positions(config, position_ids, document_ids, shape, device)
         lengths: int | Tensor | None = None
-        if any(rope.spec.depends_on_length for rope in self.encoder.ropes.values()):
+        if self.encoder.depends_on_length:
             lengths = inputs.row_lengths(position_ids, attention_mask, document_ids, shape)
 
         hidden = self.embeddings(input_ids, token_type_ids, places, inputs_embeds)

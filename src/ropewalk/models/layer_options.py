@@ -119,17 +119,15 @@ def rotations(config: RopewalkRoFormerConfig) -> dict[str, RopeSpec | None]:
     }
 
 
-def check_layers(config: RopewalkRoFormerConfig) -> None:
-    """Refuse options of layers that contradict each other or have no effect.
+def check_layer_types(config: RopewalkRoFormerConfig) -> None:
+    """Refuse a list that does not name the type of every layer.
 
     Args:
         config: The model's configuration.
 
     Raises:
-        ConfigError: It names the field, the rule and the value.
+        ConfigError: It names the rule and the value.
     """
-    for name in _FLAGS:
-        boolean(name, getattr(config, name))
     kinds: object = config.layer_types
     if kinds is not None:
         if not isinstance(kinds, list) or not all(kind in LAYER_TYPES for kind in kinds):
@@ -142,6 +140,20 @@ def check_layers(config: RopewalkRoFormerConfig) -> None:
                 f"layer_types must have num_hidden_layers={config.num_hidden_layers} entries; "
                 f"got {len(kinds)}"
             )
+
+
+def check_layers(config: RopewalkRoFormerConfig) -> None:
+    """Refuse options of layers that contradict each other or have no effect.
+
+    Args:
+        config: The model's configuration.
+
+    Raises:
+        ConfigError: It names the field, the rule and the value.
+    """
+    for name in _FLAGS:
+        boolean(name, getattr(config, name))
+    check_layer_types(config)
     if SLIDING in layer_kinds(config):
         integer("sliding_window", config.sliding_window, at_least=1)
     elif config.sliding_window is not None:

@@ -203,6 +203,10 @@ def explicit_attention(
     return weights @ value, weights
 
 
+class SummedLinear(nn.Linear):
+    """A projection whose results are added up over the layers; its fresh weights are smaller."""
+
+
 class RoFormerResidual(nn.Module):
     """Project, add the input of the sublayer, and normalise unless the config says pre-norm.
 
@@ -214,7 +218,8 @@ class RoFormerResidual(nn.Module):
 
     def __init__(self, config: RopewalkRoFormerConfig, width: int, *, bias: bool) -> None:
         super().__init__()
-        self.dense = nn.Linear(width, config.hidden_size, bias=bias)
+        linear = SummedLinear if config.pre_norm else nn.Linear
+        self.dense = linear(width, config.hidden_size, bias=bias)
         self.LayerNorm = None if config.pre_norm else layer_norm(config, config.hidden_size)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
