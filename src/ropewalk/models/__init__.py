@@ -7,7 +7,6 @@ from transformers import (
     AutoModelForSequenceClassification,
 )
 
-from ropewalk.models.base import RoFormerPreTrainedModel
 from ropewalk.models.checkpoints import is_leftover, load_masked_lm, write_folder_atomically
 from ropewalk.models.config import RoFormerConfig, RopewalkRoFormerConfig
 from ropewalk.models.config_checks import POSITION_ENCODINGS
@@ -18,6 +17,7 @@ from ropewalk.models.heads import (
     masked_lm_loss,
 )
 from ropewalk.models.known_fields import MODEL_TYPE
+from ropewalk.models.pretrained import RoFormerPreTrainedModel
 
 __all__ = [
     "POSITION_ENCODINGS",

@@ -25,9 +25,11 @@ from ropewalk.models.known_fields import (
     refuse_unknown,
 )
 from ropewalk.models.layer_options import (
+    FULL,
     OWN_FIELDS,
     SLIDING,
     check_layer_types,
+    is_per_layer_type,
     layer_kinds,
     replaced_rotation,
     rotations,
@@ -327,6 +329,8 @@ class RopewalkRoFormerConfig(PreTrainedConfig):
         fields = json.loads(self.to_json_string(use_diff=use_diff))
         for name in OWN_FIELDS.keys() - self._own_fields.keys():
             fields.pop(name, None)
+        if "layer_types" not in fields and is_per_layer_type(self.rope_parameters):
+            fields["rope_parameters"] = fields["rope_parameters"][FULL]
         if self.is_vanilla:
             del fields["position_encoding"], fields["rope_parameters"]
             # Otherwise kept: a preference for training, which transformers ignores.

@@ -10,10 +10,10 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from ropewalk.errors import ConfigError
 from ropewalk.models import exchange, inputs
-from ropewalk.models.base import RoFormerPreTrainedModel
 from ropewalk.models.config import RopewalkRoFormerConfig
 from ropewalk.models.config_checks import ATTENTION_IMPLEMENTATIONS
 from ropewalk.models.layers import RoFormerEmbeddings, RoFormerLayer, layer_norm
+from ropewalk.models.pretrained import RoFormerPreTrainedModel
 from ropewalk.rotary import RotaryEmbedding, RotaryTable
 from ropewalk.rotary.apply import arithmetic_dtype
 

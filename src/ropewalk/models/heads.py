@@ -11,7 +11,6 @@ from transformers import initialization
 from transformers.activations import ACT2FN
 from transformers.modeling_outputs import MaskedLMOutput, SequenceClassifierOutput
 
-from ropewalk.models.base import RoFormerPreTrainedModel
 from ropewalk.models.config import RopewalkRoFormerConfig
 from ropewalk.models.encoder import RoFormerModel
 from ropewalk.models.exchange import BIAS_KEY, forgive_tied
@@ -24,6 +23,7 @@ from ropewalk.models.inputs import (
     readable,
 )
 from ropewalk.models.layers import layer_norm
+from ropewalk.models.pretrained import RoFormerPreTrainedModel
 
 
 class RoFormerPredictionTransform(nn.Module):
