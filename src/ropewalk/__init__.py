@@ -36,7 +36,7 @@ from ropewalk.spec import (
 )
 
 if TYPE_CHECKING:
-    from ropewalk.attention import softmax_attention
+    from ropewalk.attention import packed_softmax_attention, softmax_attention
     from ropewalk.models import (
         RoFormerConfig,
         RoFormerForMaskedLM,
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
 # Floor of every name that is loaded on first use, with the extra that the floor needs.
 _LAZY = {
+    "packed_softmax_attention": ("attention", None),
     "softmax_attention": ("attention", None),
     "RotaryEmbedding": ("rotary", None),
     "RotaryTable": ("rotary", None),
@@ -97,6 +98,7 @@ __all__ = [
     "Yarn",
     "__version__",
     "convert_layout",
+    "packed_softmax_attention",
     "positions_for_shard",
     "positions_from_attention_mask",
     "positions_from_cu_seqlens",

@@ -14,9 +14,9 @@ from ropewalk.models.encoder import RoFormerModel
 from ropewalk.models.heads import (
     RoFormerForMaskedLM,
     RoFormerForSequenceClassification,
-    masked_lm_loss,
 )
 from ropewalk.models.known_fields import MODEL_TYPE
+from ropewalk.models.losses import masked_lm_loss
 from ropewalk.models.pretrained import RoFormerPreTrainedModel
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""``RoFormerModel``: the layers as one transformers model, with positions and masks."""
+"""``RoFormerModel``: the layers as one transformers model; positions, masks and packing."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
+from ropewalk.attention.packed import packing_pays
 from ropewalk.errors import ConfigError
 from ropewalk.models import exchange, inputs
 from ropewalk.models.config import RopewalkRoFormerConfig
 from ropewalk.models.config_checks import ATTENTION_IMPLEMENTATIONS
+from ropewalk.models.layer_options import SLIDING, layer_kinds
 from ropewalk.models.layers import RoFormerEmbeddings, RoFormerLayer, layer_norm
+from ropewalk.models.packing import PackedSequences, Packing, pack_rows, packed_input
 from ropewalk.models.pretrained import RoFormerPreTrainedModel
 from ropewalk.rotary import RotaryEmbedding, RotaryTable
 from ropewalk.rotary.apply import arithmetic_dtype
@@ -37,6 +40,7 @@ class RoFormerEncoder(nn.Module):
         self.layer = nn.ModuleList(
             RoFormerLayer(config, index) for index in range(config.num_hidden_layers)
         )
+        self.has_windows = SLIDING in layer_kinds(config)
         self.LayerNorm = layer_norm(config, config.hidden_size) if config.pre_norm else None
         if self.ropes:
             # What transformers stores beside the weights.
@@ -48,7 +52,7 @@ class RoFormerEncoder(nn.Module):
         self,
         hidden: Tensor,
         position_ids: Tensor,
-        mask: Tensor | None,
+        mask: Tensor | PackedSequences | None,
         *,
         lengths: int | Tensor | None = None,
         explicit: bool = False,
@@ -60,7 +64,8 @@ class RoFormerEncoder(nn.Module):
         Args:
             hidden: ``(batch, seq, hidden_size)``.
             position_ids: ``(seq,)`` or ``(batch, seq)``.
-            mask: Broadcastable to ``(batch, heads, seq, seq)``, bool, True where a query may look.
+            mask: Broadcastable to ``(batch, heads, seq, seq)``, bool, True where a query may look;
+                or the packed sequences of one row.
             lengths: What :func:`ropewalk.models.inputs.row_lengths` returns, if the rotation
                 depends on it.
             explicit: Spell the softmax out instead of calling the fused kernel.
@@ -109,6 +114,12 @@ class RoFormerModel(RoFormerPreTrainedModel):
     Rotations are computed from the positions, so rows of any length run, and ``position_ids``
     mean what they say. The table of rotations is built once per forward.
 
+    Padding is not computed: the real tokens of a batch are packed before the embedding, each row
+    (or document) attends to itself, and the output is padded again with zeros. That needs to read
+    the mask, so traced graphs (``torch.compile``, ``torch.export``), eager attention, and devices
+    without a kernel for it compute all rows under a mask instead, with the same result at real
+    tokens; so does a model whose attribute ``unpads`` is set to False.
+
     Args:
         config: The model's configuration.
 
@@ -121,6 +132,8 @@ class RoFormerModel(RoFormerPreTrainedModel):
         >>> RoFormerModel(config)(torch.tensor([[5, 6, 7]])).last_hidden_state.shape
         torch.Size([1, 3, 8])
     """
+
+    unpads: bool = True
 
     def __init__(self, config: RopewalkRoFormerConfig) -> None:
         super().__init__(config)
@@ -153,6 +166,10 @@ class RoFormerModel(RoFormerPreTrainedModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
+        cu_seq_lens_q: Tensor | None = None,
+        cu_seq_lens_k: Tensor | None = None,
+        max_length_q: int | None = None,
+        max_length_k: int | None = None,
     ) -> BaseModelOutput | tuple[Tensor, ...]:
         """Encode rows of tokens.
 
@@ -171,15 +188,23 @@ class RoFormerModel(RoFormerPreTrainedModel):
                 spelled out, whatever the attention implementation. None means as the config says.
             output_hidden_states: Return the hidden states before and after every layer.
             return_dict: False for a tuple. None means as the config says.
+            cu_seq_lens_q: ``(sequences + 1,)`` integers, for one row of packed sequences: their
+                cumulative lengths, from 0 to ``seq``. A token attends only to its own sequence;
+                ``position_ids=None`` then restarts in each.
+            cu_seq_lens_k: The same, as transformers' collators give both.
+            max_length_q: Length of the longest sequence; None reads it.
+            max_length_k: The same.
 
         Returns:
-            ``last_hidden_state`` ``(batch, seq, hidden_size)``, and where asked for
+            ``last_hidden_state`` ``(batch, seq, hidden_size)``, zeros at padding where that was
+            not computed, and where asked for
             ``hidden_states`` and ``attentions``.
 
         Raises:
             ShapeError: Shapes do not fit together, something is not a tensor of the right dtype,
                 a token does not exist, or the mask is not of zeros and ones.
-            ConfigError: Both or neither of ``input_ids`` and ``inputs_embeds``; a position past
+            ConfigError: Both or neither of ``input_ids`` and ``inputs_embeds``; masks beside
+                packed sequences; a position past
                 the learned table; documents whose positions are not given although they matter;
                 a mask, positions or documents in a traced graph, if the rotation depends on
                 the length of rows.
@@ -200,11 +225,41 @@ class RoFormerModel(RoFormerPreTrainedModel):
             self.warn_if_padding_and_no_attention_mask(  # type: ignore[no-untyped-call]
                 input_ids, attention_mask
             )
-        mask = inputs.visible_keys(attention_mask, document_ids, shape)
+        packed = packed_input(
+            cu_seq_lens_q,
+            cu_seq_lens_k,
+            max_length_q,
+            max_length_k,
+            shape,
+            (attention_mask, document_ids),
+        )
+        if packed is not None:
+            document_ids = packed.document_ids(shape[1])
+            if position_ids is None:
+                position_ids = packed.position_ids(shape[1])
+        real, documents = inputs.checked_masks(attention_mask, document_ids, shape)
+        explicit = bool(output_attentions) or implementation == "eager"
+        packing: Packing | None = None
+        if not explicit and self._packs(device, real, documents):
+            known = packed is not None and documents is not None
+            packing = packed.packing(shape) if known else pack_rows(real, documents, shape)
+            if packing is not None and self.encoder.has_windows and not packing.keeps_neighbours():
+                packing = None
         places = inputs.positions(config, position_ids, document_ids, shape, device)
         lengths: int | Tensor | None = None
         if self.encoder.depends_on_length:
             lengths = inputs.row_lengths(position_ids, attention_mask, document_ids, shape)
+        mask: Tensor | PackedSequences | None = None
+        if packing is None:
+            mask = inputs.visible_keys(real, documents)
+        else:
+            mask = packing.sequences
+            given = (input_ids, token_type_ids, inputs_embeds)
+            input_ids, token_type_ids, inputs_embeds = (
+                None if x is None else packing.pack(x) for x in given
+            )
+            places = packing.pack(places if places.ndim == 2 else places[None])[0]
+            lengths = packing.pack_lengths(lengths)
 
         hidden = self.embeddings(input_ids, token_type_ids, places, inputs_embeds)
         if config.embedding_size != config.hidden_size:
@@ -214,10 +269,13 @@ class RoFormerModel(RoFormerPreTrainedModel):
             places,
             mask,
             lengths=lengths,
-            explicit=bool(output_attentions) or implementation == "eager",
+            explicit=explicit,
             keep_weights=bool(output_attentions),
             keep_states=bool(output_hidden_states),
         )
+        if packing is not None:
+            hidden = packing.unpack(hidden)
+            states = tuple(packing.unpack(state) for state in states)
         return inputs.pack(
             BaseModelOutput(
                 last_hidden_state=hidden,
@@ -226,3 +284,14 @@ class RoFormerModel(RoFormerPreTrainedModel):
             ),
             config.return_dict if return_dict is None else return_dict,
         )
+
+    def _packs(self, device: torch.device, *masks: Tensor | None) -> bool:
+        """Return whether the tokens that masks leave visible are packed."""
+        given = [mask for mask in masks if mask is not None]
+        if not (self.unpads and given and all(map(inputs.readable, given))):
+            return False
+        dtype = self.dtype
+        if torch.is_autocast_enabled(device.type):
+            dtype = torch.get_autocast_dtype(device.type)
+        dropout_p = self.config.attention_probs_dropout_prob if self.training else 0.0
+        return packing_pays(device, dtype, self.config.head_dim, dropout_p)

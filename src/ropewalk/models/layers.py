@@ -16,8 +16,14 @@ from torch import Tensor, nn
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from ropewalk.attention import softmax_attention, window_mask, windowed_attention
+from ropewalk.attention import (
+    packed_softmax_attention,
+    softmax_attention,
+    window_mask,
+    windowed_attention,
+)
 from ropewalk.models.layer_options import SLIDING, layer_kinds
+from ropewalk.models.packing import PackedSequences
 from ropewalk.rotary import RotaryEmbedding, RotaryTable
 from ropewalk.rotary.apply import arithmetic_dtype
 from ropewalk.spec import RopeSpec
@@ -143,27 +149,44 @@ class RoFormerSelfAttention(nn.Module):
         self.window = config.sliding_window if kind == SLIDING else None
 
     def forward(
-        self, hidden: Tensor, table: RotaryTable | None, mask: Tensor | None, explicit: bool
+        self,
+        hidden: Tensor,
+        table: RotaryTable | None,
+        mask: Tensor | PackedSequences | None,
+        explicit: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """Return the attended values and, if ``explicit``, the attention weights.
 
         Args:
-            hidden: ``(batch, seq, hidden_size)``.
+            hidden: ``(batch, seq, hidden_size)``; one row for packed sequences.
             table: cos and sin of the positions; None where nothing is rotated.
-            mask: Broadcastable to ``(batch, heads, seq, seq)``, bool, True where a query may look.
-            explicit: Spell the softmax out instead of calling the fused kernel.
+            mask: Broadcastable to ``(batch, heads, seq, seq)``, bool, True where a query may look;
+                or the packed sequences that the tokens form, each of which sees only itself.
+            explicit: Spell the softmax out instead of calling the fused kernel; not when packed.
         """
         heads = (*hidden.shape[:-1], *self.heads)
-        # (batch, heads, seq, head_dim)
-        query = self.query(hidden).view(heads).transpose(1, 2)
-        key = self.key(hidden).view(heads).transpose(1, 2)
-        value = self.value(hidden).view(heads).transpose(1, 2)
+        # (batch, seq, heads, head_dim)
+        query = self.query(hidden).view(heads)
+        key = self.key(hidden).view(heads)
+        value = self.value(hidden).view(heads)
         if self.rope is not None:
-            query, key = self.rope(query, key, table=table)
+            query, key = self.rope(query, key, table=table, seq_dim=-3)
             if self.rotary_value:
-                value = self.rope.rotate(value, table=table)
+                value = self.rope.rotate(value, table=table, seq_dim=-3)
         dropout_p = self.dropout_p if self.training else 0.0
         weights: Tensor | None = None
+        if isinstance(mask, PackedSequences):
+            packed = packed_softmax_attention(
+                query[0],
+                key[0],
+                value[0],
+                cu_seqlens=mask.cu_seqlens,
+                max_length=mask.max_length,
+                window=self.window,
+                dropout_p=dropout_p,
+            )
+            return packed.flatten(1)[None], None
+        query, key, value = (x.transpose(1, 2) for x in (query, key, value))
         if explicit:
             if self.window is not None:
                 mask = window_mask(query, self.window, mask)
@@ -252,7 +275,11 @@ class RoFormerAttention(nn.Module):
         self.output = RoFormerResidual(config, config.hidden_size, bias=config.attention_bias)
 
     def forward(
-        self, hidden: Tensor, table: RotaryTable | None, mask: Tensor | None, explicit: bool
+        self,
+        hidden: Tensor,
+        table: RotaryTable | None,
+        mask: Tensor | PackedSequences | None,
+        explicit: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """Return the sublayer's output and, if ``explicit``, the attention weights.
 
@@ -318,7 +345,11 @@ class RoFormerLayer(GradientCheckpointingLayer):
         self.chunk_size = config.chunk_size_feed_forward
 
     def forward(
-        self, hidden: Tensor, table: RotaryTable | None, mask: Tensor | None, explicit: bool
+        self,
+        hidden: Tensor,
+        table: RotaryTable | None,
+        mask: Tensor | PackedSequences | None,
+        explicit: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """Return the next hidden states and, if ``explicit``, the attention weights.
 

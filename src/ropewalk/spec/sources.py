@@ -193,8 +193,8 @@ def _by_layer_type(name: str, family: Family, config: Mapping[str, Any]) -> Fami
     given = config.get("rope_parameters")
     if name != "ropewalk_roformer" or not isinstance(given, Mapping):
         return family
-    labels = [label for label in ("full_attention", "sliding_attention") if label in given]
-    return replace(family, theta=dict.fromkeys(labels, family.theta)) if labels else family
+    bases = {label: 1e4 for label in ("full_attention", "sliding_attention") if label in given}
+    return replace(family, theta=bases) if bases else family
 
 
 def usual_family(layout: PairLayout, config: Mapping[str, Any]) -> Family:
