@@ -1,9 +1,9 @@
 """Measure what one long row takes through an encoder on a CPU: peak memory and time.
 
 Every figure is that of a fresh process; memory is its peak resident size during the forward pass
-less that before it (Linux). "modern" has two thirds of its layers local, 64 tokens to either side. A model is
-checked at 1,024 tokens against its spelled-out softmax before it is measured. Scores of all pairs,
-one head at a time, would take the last column.
+less that before it (Linux). "modern" has two thirds of its layers local, 64 tokens to either side;
+in "local" all are. A model is checked at 1,024 tokens against its spelled-out softmax before it is
+measured. Scores of all pairs, one head at a time, would take the last column.
 
     python benchmarks/bench_long_input.py --lengths 4096 32768 --json long.json
 """

@@ -42,7 +42,7 @@ def test_a_layer_takes_no_square_of_sixteen_thousand_tokens() -> None:
 def test_a_small_encoder_reads_32k_tokens_in_bounded_memory(name: str) -> None:
     half, whole = (fresh(name, length, {}) for length in (16_384, 32_768))
     # Scores of one head would take 4 GiB; hidden states of the widest part take 192 MiB.
-    assert whole < 2**30
+    assert whole < 1.5 * 2**30
     # Linear: twice the tokens, twice the memory; the square would be four times.
     assert whole < 2.6 * half
 

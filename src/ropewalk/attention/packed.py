@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
@@ -18,10 +19,9 @@ from ropewalk.spec.checks import integer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-try:
-    from torch.nn.attention.varlen import varlen_attn
-except ImportError:  # torch before 2.10
-    varlen_attn = None
+_varlen_attn: Any = None
+with suppress(ImportError):  # torch before 2.10
+    from torch.nn.attention.varlen import varlen_attn as _varlen_attn
 
 _HALF = (torch.float16, torch.bfloat16)
 _WIDEST_FLASH_HEAD = 256
@@ -162,7 +162,7 @@ def one_call_serves(
         dropout_p: Probability of dropping a weight.
     """
     return (
-        varlen_attn is not None
+        _varlen_attn is not None
         and device.type == "cuda"
         and torch.version.hip is None
         and dtype in _HALF
@@ -201,12 +201,13 @@ def _in_one_call(
         repeats = query.shape[1] // max(key.shape[1], 1)
         key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
     ends = cu_seqlens.to(query.device, torch.int32)
-    assert varlen_attn is not None
     # Which the first versions do not have.
     options: dict[str, Any] = {} if scale is None else {"scale": scale}
     if window is not None:
         options["window_size"] = (window, window)
-    attended: Tensor = varlen_attn(query, key, value, ends, ends, max_length, max_length, **options)
+    attended: Tensor = _varlen_attn(
+        query, key, value, ends, ends, max_length, max_length, **options
+    )
     return attended
 
 

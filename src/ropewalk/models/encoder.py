@@ -241,8 +241,7 @@ class RoFormerModel(RoFormerPreTrainedModel):
         explicit = bool(output_attentions) or implementation == "eager"
         packing: Packing | None = None
         if not explicit and self._packs(device, real, documents):
-            known = packed is not None and documents is not None
-            packing = packed.packing(shape) if known else pack_rows(real, documents, shape)
+            packing = packed.packing(shape) if packed else pack_rows(real, documents, shape)
             if packing is not None and self.encoder.has_windows and not packing.keeps_neighbours():
                 packing = None
         places = inputs.positions(config, position_ids, document_ids, shape, device)

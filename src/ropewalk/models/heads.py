@@ -336,9 +336,10 @@ class RoFormerForSequenceClassification(RoFormerPreTrainedModel):
             position_ids: As there.
             document_ids: As there.
             inputs_embeds: As there.
-            labels: ``(batch,)`` integers for classes, or one for each packed sequence; ``(batch,)`` or ``(batch, num_labels)`` real
-                numbers for regression and for several labels at once. ``config.problem_type``
-                decides; if it is None it is set from the labels, as in transformers.
+            labels: ``(batch,)`` integers for classes; ``(batch,)`` or ``(batch, num_labels)`` real
+                numbers for regression and for several labels at once; a packed sequence counts as
+                a row. ``config.problem_type`` decides; if it is None it is set from the labels,
+                as in transformers.
             output_attentions: As there.
             output_hidden_states: As there.
             return_dict: As there.

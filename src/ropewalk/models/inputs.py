@@ -137,8 +137,8 @@ def checked_masks(
                 "document_ids"
             )
     if document_ids is not None and readable(document_ids):
-        if bool((document_ids == document_ids[:, :1]).all()):
-            document_ids = None
+        several = bool((document_ids != document_ids[:, :1]).any())
+        document_ids = document_ids if several else None
     return attention_mask, document_ids
 
 

@@ -25,6 +25,7 @@ def masked_lm_loss(
         A scalar.
 
     Example:
+        >>> import torch
         >>> masked_lm_loss(torch.zeros(3, 4), torch.tensor([-100, 2, -100])).exp()
         tensor(4.)
     """

@@ -93,8 +93,8 @@ class Packing:
         if self.chosen is None:
             return row
         batch, seq = self.shape
-        padded = row.new_zeros((batch * seq, *row.shape[2:]))
-        return padded.index_copy_(0, self.chosen, row[0]).unflatten(0, self.shape)
+        padded = row.new_zeros((batch * seq, *row.shape[2:])).index_copy_(0, self.chosen, row[0])
+        return padded.view(batch, seq, *row.shape[2:])
 
 
 def pack_rows(

@@ -18,7 +18,6 @@ from transformers import Trainer, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, TrainerState
 
 from ropewalk.errors import CheckpointError, ConfigError
-from ropewalk.recipes.allocator import keep_large_blocks
 from ropewalk.recipes.checkpointing import (
     Checkpoint,
     checkpoints_folder,
@@ -69,7 +68,6 @@ class Loop(Trainer):
         callbacks: list[TrainerCallback],
     ) -> None:
         length = settings.steps * settings.batch_size
-        keep_large_blocks()
         super().__init__(
             model=model,
             args=arguments,
