@@ -11,7 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ropewalk.attention import softmax_attention, window_mask, windowed_attention
+from ropewalk.attention import (
+    packed_softmax_attention,
+    softmax_attention,
+    window_mask,
+    windowed_attention,
+)
 from ropewalk.errors import ConfigError, ShapeError
 
 # Rows longer than this are cut into blocks when the window is 2.
@@ -119,6 +124,20 @@ def test_what_lies_outside_the_window_does_not_change_a_bit(length: int, dtype: 
     assert torch.equal(before[:, :, ~near], after[:, :, ~near])
     changed = (before != after).any(-1)
     assert changed[:, :, near].all()
+
+
+@pytest.mark.parametrize("window", [0, 2, 300])
+def test_packed_sequences_see_windows_of_their_own(window: int) -> None:
+    lengths = (3, LONG, LONG, 1, 40)
+    ends = torch.tensor((0, *lengths)).cumsum(0)
+    query, key, value = (tensor[0].transpose(0, 1) for tensor in qkv(sum(lengths)))
+    found = packed_softmax_attention(query, key, value, cu_seqlens=ends, window=window)
+    alone = [
+        windowed_attention(*(x.transpose(0, 1)[None] for x in parts), window=window)[0]
+        for parts in zip(*(x.split(lengths) for x in (query, key, value)), strict=True)
+    ]
+    expected = torch.cat([part.transpose(0, 1) for part in alone])
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)  # float64, other batches
 
 
 def test_grouped_heads_share_their_keys() -> None:

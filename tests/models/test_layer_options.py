@@ -212,6 +212,24 @@ def test_padding_changes_nothing(build: Build, ids: Tensor, pad: str) -> None:
     torch.testing.assert_close(found[mask.bool()].view(3, 20, -1), alone, atol=2e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["holes", "turns"])
+def test_windows_count_the_tokens_of_the_row_and_not_those_left_of_it(
+    build: Build, ids: Tensor, kind: str
+) -> None:
+    model = build(RoFormerModel, **(MODERN | {"layer_types": [LOCAL] * 4}
+                                    | {"rope_parameters": None, "sliding_window": 1}))  # fmt: skip
+    mask = torch.ones_like(ids)
+    if kind == "holes":
+        mask[:, 5:15] = 0
+        inputs = {"attention_mask": mask}
+    else:
+        inputs = {"document_ids": torch.arange(20).expand(3, 20) % 2}
+    found = encode(model, ids, **inputs)
+    spelled = encode(model, ids, **inputs, output_attentions=True)
+    # fp32: two attention kernels, four layers
+    torch.testing.assert_close(found[mask.bool()], spelled[mask.bool()], atol=2e-5, rtol=1e-5)
+
+
 # --- rotations per layer type
 
 

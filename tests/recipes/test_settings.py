@@ -74,7 +74,7 @@ def test_the_modern_preset_is_an_encoder_of_today_at_any_size():
         local: 10_000.0,
     }
     assert (config.pre_norm, config.gated_mlp, config.hidden_act) == (True, True, "gelu")
-    assert not (config.attention_bias or config.mlp_bias or config.norm_bias)
+    assert (config.attention_bias, config.mlp_bias, config.norm_bias) == (False, False, False)
     # As many weights as four times the width without a gate.
     assert config.intermediate_size == 2048
     # Kept as TOML and read again, it is the same.
@@ -142,9 +142,7 @@ def test_a_config_file_that_cannot_be_read_is_named(tmp_path):
 def test_an_output_folder_and_known_names_are_needed():
     with pytest.raises(ConfigError, match="output must name the folder"):
         load_settings({})
-    with pytest.raises(
-        ConfigError, match="preset must be one of 'paper-mlm', 'modern'; got 'paper'"
-    ):
+    with pytest.raises(ConfigError, match="preset must be one of 'paper-mlm', 'modern'; got"):
         load_settings({"output": "x"}, preset="paper")
     with pytest.raises(ConfigError, match="preset='paper-mlm' needs its text"):
         load_settings({"output": "x"}, preset="paper-mlm")
