@@ -36,7 +36,7 @@ from ropewalk.spec import (
 )
 
 if TYPE_CHECKING:
-    from ropewalk.attention import packed_softmax_attention, softmax_attention
+    from ropewalk.attention import packed_softmax_attention, softmax_attention, windowed_attention
     from ropewalk.extension import attach
     from ropewalk.models import (
         RoFormerConfig,
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 # Floor of every name that is loaded on first use, with the extra that the floor needs.
 _LAZY = {
     "packed_softmax_attention": ("attention", None),
+    "windowed_attention": ("attention", None),
     "softmax_attention": ("attention", None),
     "RotaryEmbedding": ("rotary", None),
     "RotaryTable": ("rotary", None),
@@ -114,6 +115,7 @@ __all__ = [
     "rotate",
     "softmax_attention",
     "use_kernel",
+    "windowed_attention",
 ]
 
 

@@ -406,9 +406,9 @@ def test_autocast_stays_close_to_full_precision(build: Build, ids: Tensor, padde
 def test_casting_the_model_leaves_the_rotation_alone(build: Build) -> None:
     model = build(RoFormerModel)
     positions = torch.tensor([1, 1000, 9_999_999])
-    before = model.encoder.rope.table(positions)
+    before = model.encoder.ropes["full_attention"].table(positions)
     for cast in (model.to(torch.bfloat16), copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        after = cast.encoder.rope.table(positions)
+        after = cast.encoder.ropes["full_attention"].table(positions)
         assert torch.equal(after.cos, before.cos)
         assert torch.equal(after.sin, before.sin)
     assert encode(model, torch.ones(1, 4, dtype=torch.long)).dtype == torch.bfloat16

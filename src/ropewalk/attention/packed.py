@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ropewalk.attention.softmax import softmax_attention
+from ropewalk.attention.windowed import windowed_attention
 from ropewalk.errors import ShapeError
 from ropewalk.rotary.checks import readable, tensors
 from ropewalk.spec.checks import integer
@@ -32,6 +34,7 @@ def packed_softmax_attention(
     *,
     cu_seqlens: Tensor,
     max_length: int | None = None,
+    window: int | None = None,
     scale: float | None = None,
     dropout_p: float = 0.0,
 ) -> Tensor:
@@ -51,6 +54,8 @@ def packed_softmax_attention(
         cu_seqlens: ``(sequences + 1,)`` int32 or int64, cumulative lengths from 0 to ``tokens``.
         max_length: Length of the longest sequence; None reads it from ``cu_seqlens``, which on a
             GPU waits for the device.
+        window: Largest distance, in tokens, that a query sees, as in :func:`windowed_attention`;
+            None for the whole sequence.
         scale: Factor on the scores; None means ``head_dim ** -0.5``.
         dropout_p: Probability of dropping a weight, 0 to 1.
 
@@ -60,7 +65,8 @@ def packed_softmax_attention(
     Raises:
         ShapeError: Shapes or dtypes do not fit together, or the lengths are not those of the
             tokens; or a graph is traced, in which lengths cannot be read.
-        ConfigError: ``dropout_p`` is not a probability, or ``scale`` is not finite.
+        ConfigError: ``dropout_p`` is not a probability, ``scale`` is not finite, or ``window`` is
+            not a whole number from 0.
 
     References:
         Vaswani et al., 2017, arXiv:1706.03762, equation 1; Krell et al., 2021, arXiv:2107.02027.
@@ -83,10 +89,12 @@ def packed_softmax_attention(
         )
     if max_length is not None:
         max_length = integer("max_length", max_length, at_least=0)
+    if window is not None:
+        window = integer("window", window, at_least=0)
     one_call = one_call_serves(query.device, query.dtype, query.shape[-1], dropout_p)
     if one_call and value.shape[-1] == query.shape[-1] and max_length is not None:
         _check_lengths(cu_seqlens)
-        return _in_one_call(query, key, value, cu_seqlens, max_length, scale)
+        return _in_one_call(query, key, value, cu_seqlens, max_length, window, scale)
     lengths = sequence_lengths(cu_seqlens, len(query))
     if max_length is not None and lengths and max(lengths) > max_length:
         raise ShapeError(
@@ -96,8 +104,9 @@ def packed_softmax_attention(
     # Splitting, unlike slicing, has a backward pass that touches each token once.
     sizes = [count * length for count, length in runs]
     parts = zip(runs, query.split(sizes), key.split(sizes), value.split(sizes), strict=True)
+    attend = softmax_attention if window is None else partial(windowed_attention, window=window)
     contexts = [
-        softmax_attention(
+        attend(
             *(x.unflatten(0, run).transpose(1, 2) for x in part), scale=scale, dropout_p=dropout_p
         )
         for run, *part in parts
@@ -184,6 +193,7 @@ def _in_one_call(
     value: Tensor,
     cu_seqlens: Tensor,
     max_length: int,
+    window: int | None,
     scale: float | None,
 ) -> Tensor:
     """Call the kernel that CUDA devices have; it takes int32 lengths."""
@@ -191,7 +201,10 @@ def _in_one_call(
         repeats = query.shape[1] // max(key.shape[1], 1)
         key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
     ends = cu_seqlens.to(query.device, torch.int32)
-    options = {} if scale is None else {"scale": scale}  # which the first versions do not have
+    # Which the first versions do not have.
+    options: dict[str, Any] = {} if scale is None else {"scale": scale}
+    if window is not None:
+        options["window_size"] = (window, window)
     attended: Tensor = _varlen_attn(
         query, key, value, ends, ends, max_length, max_length, **options
     )

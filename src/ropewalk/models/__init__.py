@@ -8,11 +8,8 @@ from transformers import (
 )
 
 from ropewalk.models.checkpoints import is_leftover, load_masked_lm, write_folder_atomically
-from ropewalk.models.config import (
-    POSITION_ENCODINGS,
-    RoFormerConfig,
-    RopewalkRoFormerConfig,
-)
+from ropewalk.models.config import RoFormerConfig, RopewalkRoFormerConfig
+from ropewalk.models.config_checks import POSITION_ENCODINGS
 from ropewalk.models.encoder import RoFormerModel
 from ropewalk.models.heads import (
     RoFormerForMaskedLM,

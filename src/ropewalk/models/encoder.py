@@ -11,8 +11,10 @@ from transformers.modeling_outputs import BaseModelOutput
 from ropewalk.attention.packed import packing_pays
 from ropewalk.errors import ConfigError
 from ropewalk.models import exchange, inputs
-from ropewalk.models.config import ATTENTION_IMPLEMENTATIONS, RopewalkRoFormerConfig
-from ropewalk.models.layers import RoFormerEmbeddings, RoFormerLayer
+from ropewalk.models.config import RopewalkRoFormerConfig
+from ropewalk.models.config_checks import ATTENTION_IMPLEMENTATIONS
+from ropewalk.models.layer_options import SLIDING, layer_kinds
+from ropewalk.models.layers import RoFormerEmbeddings, RoFormerLayer, layer_norm
 from ropewalk.models.packing import PackedSequences, Packing, pack_rows, packed_input
 from ropewalk.models.pretrained import RoFormerPreTrainedModel
 from ropewalk.rotary import RotaryEmbedding, RotaryTable
@@ -28,10 +30,19 @@ class RoFormerEncoder(nn.Module):
 
     def __init__(self, config: RopewalkRoFormerConfig) -> None:
         super().__init__()
-        spec = config.rope_spec
-        self.rope = None if spec is None else RotaryEmbedding(spec)
-        self.layer = nn.ModuleList(RoFormerLayer(config) for _ in range(config.num_hidden_layers))
-        if self.rope is not None:
+        # By type of layer, for those that turn.
+        self.ropes: dict[str, RotaryEmbedding] = {
+            kind: RotaryEmbedding(spec)
+            for kind, spec in config.rope_specs.items()
+            if spec is not None
+        }
+        self.depends_on_length = any(rope.spec.depends_on_length for rope in self.ropes.values())
+        self.layer = nn.ModuleList(
+            RoFormerLayer(config, index) for index in range(config.num_hidden_layers)
+        )
+        self.has_windows = SLIDING in layer_kinds(config)
+        self.LayerNorm = layer_norm(config, config.hidden_size) if config.pre_norm else None
+        if self.ropes:
             # What transformers stores beside the weights.
             self.register_load_state_dict_pre_hook(  # type: ignore[no-untyped-call]
                 partial(exchange.drop_table, config.head_dim)
@@ -64,18 +75,21 @@ class RoFormerEncoder(nn.Module):
         Returns:
             Hidden states ``(batch, seq, hidden_size)``; those kept; the weights kept.
         """
-        table: RotaryTable | None = None
-        if self.rope is not None:
-            dtype = arithmetic_dtype(hidden.dtype)
-            table = _table_of_rows(self.rope, position_ids, lengths, dtype)
+        dtype = arithmetic_dtype(hidden.dtype)
+        tables: dict[str, RotaryTable] = {}
+        for kind, rope in self.ropes.items():
+            tables[kind] = _table_of_rows(rope, position_ids, lengths, dtype)
         states: tuple[Tensor, ...] = (hidden,) if keep_states else ()
         maps: tuple[Tensor, ...] = ()
         for layer in self.layer:
-            hidden, weights = layer(hidden, table, mask, explicit)
+            hidden, weights = layer(hidden, tables.get(str(layer.kind)), mask, explicit)
             if keep_states:
                 states = (*states, hidden)
             if keep_weights:
                 maps = (*maps, weights)
+        if self.LayerNorm is not None:
+            hidden = self.LayerNorm(hidden)
+            states = (*states[:-1], hidden) if keep_states else states
         return hidden, states, maps
 
 
@@ -228,9 +242,11 @@ class RoFormerModel(RoFormerPreTrainedModel):
         packing: Packing | None = None
         if not explicit and self._packs(device, real, documents):
             packing = packed.packing(shape) if packed else pack_rows(real, documents, shape)
+            if packing is not None and self.encoder.has_windows and not packing.keeps_neighbours():
+                packing = None
         places = inputs.positions(config, position_ids, document_ids, shape, device)
         lengths: int | Tensor | None = None
-        if self.encoder.rope is not None and self.encoder.rope.spec.depends_on_length:
+        if self.encoder.depends_on_length:
             lengths = inputs.row_lengths(position_ids, attention_mask, document_ids, shape)
         mask: Tensor | PackedSequences | None = None
         if packing is None:

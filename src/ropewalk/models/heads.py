@@ -21,6 +21,7 @@ from ropewalk.models.inputs import (
     pack,
     readable,
 )
+from ropewalk.models.layers import layer_norm
 from ropewalk.models.losses import masked_lm_loss
 from ropewalk.models.packing import first_tokens
 from ropewalk.models.pretrained import RoFormerPreTrainedModel
@@ -35,9 +36,11 @@ class RoFormerPredictionTransform(nn.Module):
 
     def __init__(self, config: RopewalkRoFormerConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.embedding_size)
+        self.dense = nn.Linear(
+            config.hidden_size, config.embedding_size, bias=config.classifier_bias
+        )
         self.activation = ACT2FN[config.hidden_act]
-        self.LayerNorm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
+        self.LayerNorm = layer_norm(config, config.embedding_size)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return ``(..., embedding_size)``.
@@ -127,7 +130,7 @@ class RoFormerForMaskedLM(RoFormerPreTrainedModel):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)  # type: ignore[no-untyped-call]
+        super()._init_weights(module)
         if isinstance(module, RoFormerLMPredictionHead):
             initialization.zeros_(module.bias)
 
@@ -264,7 +267,7 @@ class RoFormerClassificationHead(nn.Module):
 
     def __init__(self, config: RopewalkRoFormerConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=config.classifier_bias)
         self.activation = ACT2FN[config.hidden_act]
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         assert config.num_labels is not None

@@ -41,6 +41,18 @@ class Packing:
     chosen: Tensor | None
     shape: tuple[int, int]
 
+    def keeps_neighbours(self) -> bool:
+        """Return whether the tokens of every sequence are neighbours in the batch too.
+
+        Only then do windows mean the same in both: padding inside a row, or documents that take
+        turns in it, would come closer to each other.
+        """
+        if self.chosen is None or len(self.chosen) < 2:
+            return True
+        follows = self.chosen.diff() == 1
+        follows[self.sequences.cu_seqlens[1:-1].long() - 1] = True
+        return bool(follows.all())
+
     def pack(self, batch: Tensor) -> Tensor:
         """Return the chosen tokens as one row.
 

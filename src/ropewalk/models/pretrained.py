@@ -1,22 +1,25 @@
-"""What all RoFormer models share: fresh weights, saving and loading."""
+"""What all RoFormer models share: fresh weights, and folders exchanged with transformers."""
 
 from __future__ import annotations
 
 import os
+from copy import copy
 from pathlib import Path
 from typing import Any, ClassVar
 
-from torch import Tensor
-from transformers import PreTrainedModel
+from torch import Tensor, nn
+from transformers import PreTrainedModel, initialization
 
 from ropewalk.errors import CheckpointError, ConfigError
 from ropewalk.models import exchange, file_errors
 from ropewalk.models.config import RopewalkRoFormerConfig
+from ropewalk.models.layer_options import FULL, OWN_FIELDS, layer_kinds
+from ropewalk.models.layers import SummedLinear
 
 _BUILT_IN = (
     "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
     "intermediate_size", "hidden_act", "type_vocab_size", "layer_norm_eps", "rotary_value",
-    "position_encoding", "tie_word_embeddings",
+    "position_encoding", "tie_word_embeddings", *OWN_FIELDS,
 )  # fmt: skip
 
 
@@ -61,8 +64,11 @@ class RoFormerPreTrainedModel(PreTrainedModel):
             names.append("max_position_embeddings")
         elif config.position_encoding == "sinusoidal":
             names.append("initializer_range")
-        return {name: getattr(config, name) for name in names} | {
-            "rope_parameters": config.rope_spec
+        kinds, specs = layer_kinds(config), config.rope_specs
+        # Lists and dictionaries might be changed in place.
+        return {name: copy(getattr(config, name)) for name in names} | {
+            "rope_parameters": specs if len(set(specs.values())) > 1 else specs[kinds[0]],
+            "layer_types": None if len(set(kinds)) == 1 and kinds[0] == FULL else kinds,
         }
 
     def _check_config(self) -> None:
@@ -76,6 +82,13 @@ class RoFormerPreTrainedModel(PreTrainedModel):
                     f"config.{name} must be what the model was built with, {built!r}, to save it; "
                     f"got {now.get(name)!r}; put it back, or build a model with the new config"
                 )
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)  # type: ignore[no-untyped-call]
+        if isinstance(module, SummedLinear):
+            # The sum of all sublayers is normalised once, at the end: it shall not grow with them.
+            std = self.config.initializer_range / (2 * self.config.num_hidden_layers) ** 0.5
+            initialization.normal_(module.weight, std=std)
 
     @classmethod
     def from_pretrained(
@@ -164,9 +177,10 @@ class RoFormerPreTrainedModel(PreTrainedModel):
         if not self.config.tie_word_embeddings and exchange.BIAS_KEY in state_dict:
             # transformers wants both names then, but files hold shared memory once.
             state_dict[exchange.BIAS_KEY] = state_dict[exchange.BIAS_KEY].clone()
-        spec = self.config.rope_spec
-        if spec is not None and self.config.is_vanilla:
+        if self.config.is_vanilla:
             prefix = "" if self.base_model is self else f"{self.base_model_prefix}."
+            spec = self.config.rope_spec
+            assert spec is not None
             state_dict[prefix + exchange.TABLE_KEY] = exchange.position_table(
                 spec, self.config.max_position_embeddings
             ).to(self.dtype)
