@@ -36,7 +36,7 @@ from ropewalk.spec import (
 )
 
 if TYPE_CHECKING:
-    from ropewalk.attention import softmax_attention
+    from ropewalk.attention import packed_softmax_attention, softmax_attention, windowed_attention
     from ropewalk.extension import attach
     from ropewalk.models import (
         RoFormerConfig,
@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 
 # Floor of every name that is loaded on first use, with the extra that the floor needs.
 _LAZY = {
+    "packed_softmax_attention": ("attention", None),
+    "windowed_attention": ("attention", None),
     "softmax_attention": ("attention", None),
     "RotaryEmbedding": ("rotary", None),
     "RotaryTable": ("rotary", None),
@@ -105,6 +107,7 @@ __all__ = [
     "attach",
     "available_kernels",
     "convert_layout",
+    "packed_softmax_attention",
     "positions_for_shard",
     "positions_from_attention_mask",
     "positions_from_cu_seqlens",
@@ -112,6 +115,7 @@ __all__ = [
     "rotate",
     "softmax_attention",
     "use_kernel",
+    "windowed_attention",
 ]
 
 

@@ -105,6 +105,7 @@ def test_help_shows_examples_and_the_real_defaults():
     shown = {option.name: option.show_default for option in command.params}
     in_config_files_alone = {"adam_beta1", "adam_beta2", "adam_epsilon"}
     words = {"lowercase": "lowercase", "whole_word": "tokens", "device": "auto"}
+    words |= {"pre_norm": "post", "gated_mlp": "plain", "bias": "bias"}
     for part in (settings.data, settings.model, settings.training):
         for field in dataclasses.fields(part):
             name, value = field.name, getattr(part, field.name)

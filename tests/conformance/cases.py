@@ -188,7 +188,7 @@ def _failure_of_the_class(found, config):
 
 
 def positions_for(case, seq_len=None):
-    """Return {0, 1, 2, large, far} for every axis, unlike on all; or what the class can be asked."""
+    """Return {0, 1, 2, large, far} on every axis, unlike on all; or what the class can be asked."""
     if case.convention == "V10":
         return probe.grid(4)
     if case.convention == "C26":

@@ -13,13 +13,14 @@ from transformers.activations import ACT2FN
 from ropewalk import RopeSpec
 from ropewalk.errors import CheckpointError, ConfigError
 from ropewalk.models import POSITION_ENCODINGS, RoFormerConfig
-from ropewalk.models.config import ACTIVATIONS
+from ropewalk.models.config_checks import ACTIVATIONS
+from ropewalk.models.layer_options import OWN_FIELDS
 from ropewalk.spec import NTK, Linear
 
 
 def test_defaults_are_those_of_transformers() -> None:
     ours, theirs = RoFormerConfig().to_dict(), transformers.RoFormerConfig().to_dict()
-    own = ("model_type", "position_encoding", "rope_parameters", "sparse_prediction")
+    own = ("model_type", "position_encoding", "rope_parameters", "sparse_prediction", *OWN_FIELDS)
     assert {name: value for name, value in ours.items() if name not in own} == {
         name: value for name, value in theirs.items() if name != "model_type"
     }

@@ -516,3 +516,14 @@ def test_rope_learns_faster_than_learned_and_no_positions(tmp_path):
     for difference in found.differences:
         assert difference.n == 3
         assert difference.mean < -2 * difference.standard_error
+
+
+def test_a_comparison_takes_local_layers_but_one_rotation():
+    local = {"global_every": 2, "sliding_window": 4}
+    settings = load_settings({"output": "x", "model": local})
+    for encoding in ALL:
+        config = settings.config(encoding, vocab_size=90, pad_token_id=0)
+        assert config.layer_types == ["full_attention", "sliding_attention", "full_attention"]
+    each = {"full_attention": {"rope_theta": 160_000.0}, "sliding_attention": {"rope_theta": 1e4}}
+    with pytest.raises(ConfigError, match=r"model.rope_parameters must be one rotation for all"):
+        load_settings({"output": "x", "model": local | {"rope_parameters": each}})

@@ -57,7 +57,34 @@ def test_the_paper_preset_has_the_papers_figures():
     assert (training.batch_size, training.steps, training.learning_rate) == (64, 100_000, 1e-5)
     assert settings.data.validation_fraction == 0.2
     assert settings.data.block_size == 512
-    assert PRESETS.keys() == {"paper-mlm"}
+    assert PRESETS.keys() == {"paper-mlm", "modern"}
+
+
+def test_the_modern_preset_is_an_encoder_of_today_at_any_size():
+    # Warner et al., 2024, arXiv:2412.13663, table 4, but for its size.
+    flags = {"output": "x", "model": {"layers": 22, "hidden_size": 768, "heads": 12}}
+    settings = load_settings(flags, preset="modern")
+    assert settings.data.mask_probability == 0.3
+    config = settings.model.config(vocab_size=50_368, length=1024, pad_token_id=0)
+    full, local = "full_attention", "sliding_attention"
+    assert config.layer_types == ([full, local, local] * 8)[:22]
+    assert config.sliding_window == 64
+    assert {kind: spec.theta for kind, spec in config.rope_specs.items()} == {
+        full: 160_000.0,
+        local: 10_000.0,
+    }
+    assert (config.pre_norm, config.gated_mlp, config.hidden_act) == (True, True, "gelu")
+    assert (config.attention_bias, config.mlp_bias, config.norm_bias) == (False, False, False)
+    # As many weights as four times the width without a gate.
+    assert config.intermediate_size == 2048
+    # Kept as TOML and read again, it is the same.
+    assert build(PretrainSettings, tomllib.loads(to_toml(settings.table()))) == settings
+
+
+def test_a_layer_type_without_rotation_cannot_be_kept_as_toml():
+    model = {"global_every": 2, "sliding_window": 4, "rope_parameters": {"full_attention": None}}
+    with pytest.raises(ConfigError, match="rope_parameters must have a value for 'full_attention'"):
+        load_settings({"output": "x", "model": model})
 
 
 @pytest.mark.parametrize(
@@ -115,7 +142,7 @@ def test_a_config_file_that_cannot_be_read_is_named(tmp_path):
 def test_an_output_folder_and_known_names_are_needed():
     with pytest.raises(ConfigError, match="output must name the folder"):
         load_settings({})
-    with pytest.raises(ConfigError, match="preset must be one of 'paper-mlm'; got 'paper'"):
+    with pytest.raises(ConfigError, match="preset must be one of 'paper-mlm', 'modern'; got"):
         load_settings({"output": "x"}, preset="paper")
     with pytest.raises(ConfigError, match="preset='paper-mlm' needs its text"):
         load_settings({"output": "x"}, preset="paper-mlm")

@@ -59,7 +59,7 @@ def softmax_attention(
         >>> softmax_attention(x, x, x, is_causal=True).shape
         torch.Size([1, 2, 3, 4])
     """
-    _check(query, key, value, key_padding_mask, attn_mask)
+    check_inputs(query, key, value, key_padding_mask, attn_mask)
     _check_number("dropout_p", dropout_p, 0.0, 1.0)
     if scale is not None:
         _check_number("scale", scale, -sys.float_info.max, sys.float_info.max)
@@ -129,14 +129,25 @@ def _check_number(name: str, number: object, low: float, high: float) -> None:
         raise ConfigError(f"{name} must be a number from {low:g} to {high:g}; got {number!r}")
 
 
-def _check(
+def check_inputs(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     key_padding_mask: Tensor | None,
     attn_mask: Tensor | None,
 ) -> None:
-    """Refuse tensors that do not fit together."""
+    """Refuse tensors that do not fit together.
+
+    Args:
+        query: As in :func:`softmax_attention`, like the others.
+        key: See there.
+        value: See there.
+        key_padding_mask: See there.
+        attn_mask: See there.
+
+    Raises:
+        ShapeError: It names what does not fit.
+    """
     tensors(query=query, key=key, value=value)
     shapes = f"query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
     if not query.ndim == key.ndim == value.ndim == 4:

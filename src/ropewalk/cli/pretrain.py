@@ -49,7 +49,8 @@ def pretrain(
     ] = None,
     config: Annotated[str | None, _run("--config", text="TOML file of settings.")] = None,
     preset: Annotated[
-        str | None, _run("--preset", text="Named settings: paper-mlm, the RoFormer paper's.")
+        str | None,
+        _run("--preset", text="Named settings: paper-mlm, the RoFormer paper's; modern, today's."),
     ] = None,
     device: Annotated[
         str | None, _run("--device", text="cpu, cuda or auto.", default="auto")
@@ -122,6 +123,23 @@ def pretrain(
         str | None,
         _model("--rope-parameters", text="JSON as in transformers.", default="base 10000"),
     ] = None,
+    pre_norm: Annotated[
+        bool | None, _model("--pre-norm/--post-norm", text="Where layers norm.", default="post")
+    ] = None,
+    gated_mlp: Annotated[
+        bool | None, _model("--gated-mlp/--plain-mlp", text="GeGLU or not.", default="plain")
+    ] = None,
+    bias: Annotated[
+        bool | None, _model("--bias/--no-bias", text="Of projections and norms.", default="bias")
+    ] = None,
+    global_every: Annotated[
+        int | None,
+        _model("--global-every", text="Every n-th layer sees the whole row.", default=1),
+    ] = None,
+    sliding_window: Annotated[
+        int | None,
+        _model("--sliding-window", text="Tokens to either side that the others see."),
+    ] = None,
     steps: Annotated[
         int | None, _training("--steps", text="Optimiser steps.", default=1000)
     ] = None,
@@ -187,6 +205,8 @@ def pretrain(
     `ropewalk pretrain news.jsonl --field body --position-encoding learned -o runs/learned`
 
     `ropewalk pretrain --output runs/mine --resume`
+
+    `ropewalk pretrain 'texts/**/*.txt' --preset modern --block-size 1024 -o runs/modern`
 
     `ropewalk pretrain --preset paper-mlm --dataset wikimedia/wikipedia:20231101.en -o runs/paper
     --dry-run`

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ropewalk.data.batching import PackedBlocks, cut_windows, long_windows, pack_documents
+    from ropewalk.data.collating import LengthGroupedBatches, PackingCollator
     from ropewalk.data.corpus import (
         Corpus,
         embedded_corpus,
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Corpus",
+    "LengthGroupedBatches",
     "MaskedLanguageModeling",
     "PackedBlocks",
+    "PackingCollator",
     "cut_windows",
     "embedded_corpus",
     "load_hub_dataset",
@@ -37,8 +40,10 @@ __all__ = [
 
 _HOMES = {
     "Corpus": "corpus",
+    "LengthGroupedBatches": "collating",
     "MaskedLanguageModeling": "tasks",
     "PackedBlocks": "batching",
+    "PackingCollator": "collating",
     "cut_windows": "batching",
     "embedded_corpus": "corpus",
     "load_hub_dataset": "corpus",

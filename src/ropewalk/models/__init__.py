@@ -8,18 +8,16 @@ from transformers import (
 )
 
 from ropewalk.models.checkpoints import is_leftover, load_masked_lm, write_folder_atomically
-from ropewalk.models.config import (
-    POSITION_ENCODINGS,
-    RoFormerConfig,
-    RopewalkRoFormerConfig,
-)
-from ropewalk.models.encoder import RoFormerModel, RoFormerPreTrainedModel
+from ropewalk.models.config import RoFormerConfig, RopewalkRoFormerConfig
+from ropewalk.models.config_checks import POSITION_ENCODINGS
+from ropewalk.models.encoder import RoFormerModel
 from ropewalk.models.heads import (
     RoFormerForMaskedLM,
     RoFormerForSequenceClassification,
-    masked_lm_loss,
 )
 from ropewalk.models.known_fields import MODEL_TYPE
+from ropewalk.models.losses import masked_lm_loss
+from ropewalk.models.pretrained import RoFormerPreTrainedModel
 
 __all__ = [
     "POSITION_ENCODINGS",

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
-from transformers.activations import ACT2FN
 
 from ropewalk.errors import CheckpointError, ConfigError, RopewalkError
+from ropewalk.models.config_checks import (
+    PROBLEM_TYPES,
+    check_config,
+)
 from ropewalk.models.file_errors import check_exists, check_path, reason, shown
 from ropewalk.models.known_fields import (
     MODEL_TYPE,
@@ -21,48 +24,29 @@ from ropewalk.models.known_fields import (
     refuse_generation,
     refuse_unknown,
 )
-from ropewalk.spec import RopeSpec, spec_from_rope_parameters
-from ropewalk.spec.checks import abridged, boolean, choice, integer, real
+from ropewalk.models.layer_options import (
+    FULL,
+    OWN_FIELDS,
+    SLIDING,
+    check_layer_types,
+    is_per_layer_type,
+    layer_kinds,
+    replaced_rotation,
+    rotations,
+    with_defaults,
+)
+from ropewalk.spec import RopeSpec
+from ropewalk.spec.checks import abridged, choice, integer
 
 if TYPE_CHECKING:
     import os
 
-POSITION_ENCODINGS = ("rope", "learned", "sinusoidal", "none")
-"""What ``position_encoding`` may be: rotated queries and keys, a trained table added to the
-embeddings, a computed one (Vaswani et al., 2017), or nothing."""
-
-ATTENTION_IMPLEMENTATIONS = ("sdpa", "eager")
-"""Attention kernels the models have; "eager" spells the softmax out."""
-
-PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
-
-_SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "embedding_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "num_labels",
-)
-
-_FLAGS = (
-    "rotary_value",
-    "tie_word_embeddings",
-    "sparse_prediction",
-    "use_cache",
-    "output_hidden_states",
-    "return_dict",
-)
-
-ACTIVATIONS = frozenset(ACT2FN) - {"prelu", "xielu"}
-"""What ``hidden_act`` may be: the activations of transformers that have no parameters."""
-
 
 class RopewalkRoFormerConfig(PreTrainedConfig):
-    """Describe a RoFormer encoder. Fields and defaults are transformers', plus the last three.
+    """Describe a RoFormer encoder. Fields and defaults are transformers' RoFormer's.
+
+    Those from ``position_encoding`` on are our own, or are transformers' names for what its other
+    encoders have; their defaults make the RoFormer of the paper.
 
     Args:
         vocab_size: Rows of the word embedding.
@@ -93,8 +77,21 @@ class RopewalkRoFormerConfig(PreTrainedConfig):
         tie_word_embeddings: Decode masked tokens with the word embedding.
         position_encoding: One of ``POSITION_ENCODINGS``.
         rope_parameters: ``rope_type``, ``rope_theta`` and the keys of the scaling rule, as in
-            transformers 5; None means the plain ladder on base 10,000 for "rope".
+            transformers 5; None means the plain ladder on base 10,000 for "rope". With
+            ``layer_types`` it may be a dictionary of those for each type, with None for a type
+            whose layers do not turn.
         sparse_prediction: With labels, decode only the masked rows (same loss, less work).
+        layer_types: For each layer "full_attention" or "sliding_attention"; None means all full.
+        sliding_window: Largest distance in tokens that a sliding layer sees, on either side
+            (``local_attention // 2`` of ModernBERT).
+        pre_norm: Normalise what goes into a sublayer and the output of the last layer, instead of
+            what comes out of each; the first attention takes the embeddings' norm.
+        gated_mlp: Feed forward as ``activation(a) * b`` with two projections to
+            ``intermediate_size``: GeGLU with "gelu", SwiGLU with "silu".
+        attention_bias: Whether projections of the attention have biases.
+        mlp_bias: Whether those of the feed-forward part have.
+        norm_bias: Whether layer norms have.
+        classifier_bias: Whether hidden projections of heads have; what scores keeps its bias.
 
     Raises:
         ConfigError: A field is out of range, contradicts another, or is not known. transformers
@@ -102,7 +99,9 @@ class RopewalkRoFormerConfig(PreTrainedConfig):
             something it is not.
 
     References:
-        Su et al., 2021, arXiv:2104.09864; JunnYu/RoFormer_pytorch#48.
+        Su et al., 2021, arXiv:2104.09864; JunnYu/RoFormer_pytorch#48; Warner et al., 2024,
+        arXiv:2412.13663 (local layers, pre-norm, no biases); Shazeer, 2020, arXiv:2002.05202
+        (gated_mlp).
 
     Example:
         >>> config = RopewalkRoFormerConfig(hidden_size=64, num_attention_heads=4)
@@ -136,6 +135,14 @@ class RopewalkRoFormerConfig(PreTrainedConfig):
     position_encoding: str = "rope"
     rope_parameters: dict[str, Any] | None = None
     sparse_prediction: bool = True
+    layer_types: list[str] | None = None
+    sliding_window: int | None = None
+    pre_norm: bool = False
+    gated_mlp: bool = False
+    attention_bias: bool = True
+    mlp_bias: bool = True
+    norm_bias: bool = True
+    classifier_bias: bool = True
 
     def __post_init__(self, **kwargs: Any) -> None:
         """Refuse what is not known, fill in what follows from other fields, and check all."""
@@ -149,6 +156,7 @@ class RopewalkRoFormerConfig(PreTrainedConfig):
             integer("num_labels", kwargs["num_labels"], at_least=1)
         if self.id2label is not None and not isinstance(self.id2label, dict):
             raise ConfigError(f"id2label must be a dictionary; got {abridged(self.id2label)}")
+        check_layer_types(self)
         # The base class would fill in a rotation for encodings that have none.
         given, self.rope_parameters = self.rope_parameters, None
         try:
@@ -159,9 +167,7 @@ class RopewalkRoFormerConfig(PreTrainedConfig):
             raise ConfigError(f"config has a field of a wrong kind: {reason(error)}") from error
         if given is None:
             given = {} if self._rotates else None
-        if isinstance(given, dict):
-            given = {"rope_type": "default", "rope_theta": 10_000.0} | given
-        self.rope_parameters = given
+        self.rope_parameters = with_defaults(given)
         self.validate()
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -183,15 +189,23 @@ class RopewalkRoFormerConfig(PreTrainedConfig):
 
     @property
     def rope_spec(self) -> RopeSpec | None:
-        """The rotation of queries and keys, or None for encodings without one."""
-        if self.position_encoding != "rope":
-            return None
-        return spec_from_rope_parameters(
-            self.rope_parameters,
-            head_dim=self.head_dim,
-            layout="interleaved",
-            max_position_embeddings=self.max_position_embeddings,
-        )
+        """The rotation of queries and keys, or None for encodings without one.
+
+        Raises:
+            ConfigError: Layers turn differently; :attr:`rope_specs` tells how.
+        """
+        first, *others = self.rope_specs.values()
+        if any(other != first for other in others):
+            raise ConfigError(
+                f"rope_spec needs layers that all turn alike; got {self.rope_parameters!r}; "
+                "use rope_specs, the rotation of each layer type"
+            )
+        return first
+
+    @property
+    def rope_specs(self) -> dict[str, RopeSpec | None]:
+        """The rotation of each type of layer that the model has; None where nothing turns."""
+        return rotations(self)
 
     @property
     def is_vanilla(self) -> bool:
@@ -201,9 +215,21 @@ class RopewalkRoFormerConfig(PreTrainedConfig):
         """
         return (
             self._rotates
-            and self.rope_spec == RopeSpec(self.head_dim, "interleaved")
+            and set(self.rope_specs.values()) == {RopeSpec(self.head_dim, "interleaved")}
+            and not self._own_fields
             and self.chunk_size_feed_forward <= 1
         )
+
+    @property
+    def _own_fields(self) -> dict[str, Any]:
+        """Options of today's encoders that are not as in the RoFormer of the paper."""
+        return {
+            name: getattr(self, name)
+            for name, usual in OWN_FIELDS.items()
+            if getattr(self, name) != usual
+            # A list of full layers says what every RoFormer does.
+            and (name != "layer_types" or SLIDING in layer_kinds(self))
+        }
 
     @property
     def _rotates(self) -> bool:
@@ -212,33 +238,10 @@ class RopewalkRoFormerConfig(PreTrainedConfig):
     def validate(self) -> None:
         """Check every field that decides what the model computes; runs again at every save.
 
-        Numbers get the type that transformers demands of them.
-
         Raises:
             ConfigError: A field is out of range or contradicts another.
         """
-        for name in _SIZES:
-            setattr(self, name, integer(name, getattr(self, name), at_least=1))
-        integer("chunk_size_feed_forward", self.chunk_size_feed_forward, at_least=0)
-        for name in ("initializer_range", "layer_norm_eps"):
-            setattr(self, name, real(name, getattr(self, name), above=0.0))
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-            probability = real(name, getattr(self, name))
-            if not 0.0 <= probability <= 1.0:
-                raise ConfigError(f"{name} must be between 0 and 1; got {probability!r}")
-            setattr(self, name, probability)
-        for name in _FLAGS:
-            boolean(name, getattr(self, name))
-        # A parameter of the activation would have no name that both implementations know.
-        if not isinstance(self.hidden_act, str) or self.hidden_act not in ACTIVATIONS:  # type: ignore[redundant-expr]
-            raise ConfigError(
-                "hidden_act must name an activation of transformers without parameters, such as "
-                f"'gelu' or 'relu'; got {abridged(self.hidden_act)}"
-            )
-        self._check_tokens()
-        choice("attn_implementation", self._attn_implementation, (None, *ATTENTION_IMPLEMENTATIONS))
-        self._check_encoder_only()
-        self._check_positions()
+        check_config(self)
 
     def check_readable(self) -> None:
         """Make sure that this config can be written, and read back.
@@ -307,11 +310,10 @@ class RopewalkRoFormerConfig(PreTrainedConfig):
         # The base class sets overrides after construction, where nothing checks them.
         names = {field.name for field in dataclasses.fields(cls)} - {"dtype"}
         replaced = {name: kwargs.pop(name) for name in list(kwargs) if name in names}
-        saved, given = config_dict.get("rope_parameters"), replaced.get("rope_parameters")
-        if isinstance(saved, dict) and isinstance(given, dict):
-            # Another scaling rule is no reason to forget the base the model was trained with.
-            kept = {k: saved[k] for k in ("rope_theta", "partial_rotary_factor") if k in saved}
-            replaced["rope_parameters"] = kept | given
+        if "rope_parameters" in replaced:
+            replaced["rope_parameters"] = replaced_rotation(
+                config_dict.get("rope_parameters"), replaced["rope_parameters"]
+            )
         return super().from_dict(config_dict | replaced, **kwargs)
 
     def to_json_file(self, json_file_path: str | os.PathLike[str], use_diff: bool = True) -> None:
@@ -325,6 +327,10 @@ class RopewalkRoFormerConfig(PreTrainedConfig):
             use_diff: Leave out what equals the defaults of every transformers config.
         """
         fields = json.loads(self.to_json_string(use_diff=use_diff))
+        for name in OWN_FIELDS.keys() - self._own_fields.keys():
+            fields.pop(name, None)
+        if "layer_types" not in fields and is_per_layer_type(self.rope_parameters):
+            fields["rope_parameters"] = fields["rope_parameters"][FULL]
         if self.is_vanilla:
             del fields["position_encoding"], fields["rope_parameters"]
             # Otherwise kept: a preference for training, which transformers ignores.
@@ -333,63 +339,6 @@ class RopewalkRoFormerConfig(PreTrainedConfig):
             fields["model_type"] = TRANSFORMERS_MODEL_TYPE
         text = json.dumps(fields, indent=2, sort_keys=True) + "\n"
         Path(json_file_path).write_text(text, encoding="utf-8")
-
-    def _check_encoder_only(self) -> None:
-        for name in ("is_decoder", "add_cross_attention", "is_encoder_decoder"):
-            if getattr(self, name) is not False:
-                raise ConfigError(
-                    f"{name} must be False, since these models are encoders; "
-                    f"got {getattr(self, name)!r}"
-                )
-        if getattr(self, "pruned_heads", None):
-            raise ConfigError(f"pruned_heads must be empty; got {self.pruned_heads!r}")
-
-    def _check_tokens(self) -> None:
-        if self.pad_token_id is not None:
-            integer("pad_token_id", self.pad_token_id, at_least=0)
-            if self.pad_token_id >= self.vocab_size:
-                raise ConfigError(
-                    f"pad_token_id must be less than vocab_size={self.vocab_size}; "
-                    f"got {abridged(self.pad_token_id)}"
-                )
-        if self.bos_token_id is not None:
-            integer("bos_token_id", self.bos_token_id, at_least=0)
-        ends = self.eos_token_id if isinstance(self.eos_token_id, list) else [self.eos_token_id]
-        for end in ends:
-            if end is not None:
-                integer("eos_token_id", end, at_least=0)
-
-    def _check_positions(self) -> None:
-        choice("position_encoding", self.position_encoding, POSITION_ENCODINGS)
-        if self.hidden_size % self.num_attention_heads:
-            raise ConfigError(
-                f"hidden_size must be a multiple of num_attention_heads={self.num_attention_heads}"
-                f"; got {self.hidden_size}"
-            )
-        if self._rotates:
-            if self.head_dim % 2:
-                raise ConfigError(
-                    "hidden_size / num_attention_heads must be even to be rotated in pairs; got "
-                    f"{self.hidden_size} / {self.num_attention_heads} = {self.head_dim}"
-                )
-            if not isinstance(self.rope_parameters, dict):
-                raise ConfigError(
-                    f"rope_parameters must be a dictionary; got {self.rope_parameters!r}"
-                )
-            assert self.rope_spec is not None
-            return
-        # An option without effect is a misunderstanding.
-        for name in ("rotary_value", "rope_parameters"):
-            if getattr(self, name):
-                raise ConfigError(
-                    f"{name} has no effect with position_encoding={self.position_encoding!r}; "
-                    f"got {getattr(self, name)!r}; remove it or use position_encoding='rope'"
-                )
-        if self.position_encoding == "sinusoidal" and self.embedding_size % 2:
-            raise ConfigError(
-                "embedding_size must be even for position_encoding='sinusoidal'; "
-                f"got {self.embedding_size}"
-            )
 
 
 RoFormerConfig = RopewalkRoFormerConfig

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import initialization
 from transformers.activations import ACT2FN
 from transformers.modeling_outputs import MaskedLMOutput, SequenceClassifierOutput
 
 from ropewalk.models.config import RopewalkRoFormerConfig
-from ropewalk.models.encoder import RoFormerModel, RoFormerPreTrainedModel
+from ropewalk.models.encoder import RoFormerModel
 from ropewalk.models.exchange import BIAS_KEY, forgive_tied
 from ropewalk.models.inputs import (
     IGNORED_LABEL,
@@ -22,6 +21,10 @@ from ropewalk.models.inputs import (
     pack,
     readable,
 )
+from ropewalk.models.layers import layer_norm
+from ropewalk.models.losses import masked_lm_loss
+from ropewalk.models.packing import first_tokens
+from ropewalk.models.pretrained import RoFormerPreTrainedModel
 
 
 class RoFormerPredictionTransform(nn.Module):
@@ -33,9 +36,11 @@ class RoFormerPredictionTransform(nn.Module):
 
     def __init__(self, config: RopewalkRoFormerConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.embedding_size)
+        self.dense = nn.Linear(
+            config.hidden_size, config.embedding_size, bias=config.classifier_bias
+        )
         self.activation = ACT2FN[config.hidden_act]
-        self.LayerNorm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
+        self.LayerNorm = layer_norm(config, config.embedding_size)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return ``(..., embedding_size)``.
@@ -125,7 +130,7 @@ class RoFormerForMaskedLM(RoFormerPreTrainedModel):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)  # type: ignore[no-untyped-call]
+        super()._init_weights(module)
         if isinstance(module, RoFormerLMPredictionHead):
             initialization.zeros_(module.bias)
 
@@ -180,6 +185,10 @@ class RoFormerForMaskedLM(RoFormerPreTrainedModel):
         output_hidden_states: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
         return_dict: bool | None = None,
+        cu_seq_lens_q: Tensor | None = None,
+        cu_seq_lens_k: Tensor | None = None,
+        max_length_q: int | None = None,
+        max_length_k: int | None = None,
     ) -> MaskedLMOutput | tuple[Tensor, ...]:
         """Score the vocabulary at every token, or at the masked ones, and compute the loss.
 
@@ -196,6 +205,10 @@ class RoFormerForMaskedLM(RoFormerPreTrainedModel):
             num_items_in_batch: Masked tokens of the whole optimiser step, by which the summed loss
                 is divided; None means those of this batch.
             return_dict: As there.
+            cu_seq_lens_q: As there.
+            cu_seq_lens_k: As there.
+            max_length_q: As there.
+            max_length_k: As there.
 
         Returns:
             ``logits`` ``(batch, seq, vocab_size)``; with labels also ``loss``. With labels and
@@ -218,6 +231,10 @@ class RoFormerForMaskedLM(RoFormerPreTrainedModel):
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
             return_dict=True,
+            cu_seq_lens_q=cu_seq_lens_q,
+            cu_seq_lens_k=cu_seq_lens_k,
+            max_length_q=max_length_q,
+            max_length_k=max_length_k,
         )
         hidden = outputs.last_hidden_state
         if labels is not None:
@@ -241,38 +258,8 @@ class RoFormerForMaskedLM(RoFormerPreTrainedModel):
         )
 
 
-def masked_lm_loss(
-    logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None
-) -> Tensor:
-    r"""Return the cross entropy over the masked tokens, divided by their number.
-
-    .. math:: -\frac{1}{N} \sum_{t \in \text{masked}} \log p(x_t)
-
-    Args:
-        logits: ``(..., vocab_size)``; the loss is computed in float32 at least.
-        labels: ``(...)``, token numbers, -100 where nothing is to be predicted.
-        num_items_in_batch: N; None counts the labels. Without any masked token the loss is 0, with
-            gradients of 0 for every parameter, so that distributed training does not hang.
-
-    Returns:
-        A scalar.
-
-    Example:
-        >>> masked_lm_loss(torch.zeros(3, 4), torch.tensor([-100, 2, -100])).exp()
-        tensor(4.)
-    """
-    wide = logits if logits.dtype.itemsize >= 4 else logits.float()
-    total = F.cross_entropy(
-        wide.flatten(0, -2), labels.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
-    )
-    count = (labels != IGNORED_LABEL).sum() if num_items_in_batch is None else num_items_in_batch
-    if isinstance(count, Tensor):
-        count = count.to(total.device)
-    return total / (count + (count == 0))
-
-
 class RoFormerClassificationHead(nn.Module):
-    """Classify by the first token.
+    """Classify by the first token of a row.
 
     Args:
         config: The model's configuration.
@@ -280,7 +267,7 @@ class RoFormerClassificationHead(nn.Module):
 
     def __init__(self, config: RopewalkRoFormerConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=config.classifier_bias)
         self.activation = ACT2FN[config.hidden_act]
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         assert config.num_labels is not None
@@ -290,10 +277,10 @@ class RoFormerClassificationHead(nn.Module):
         """Return logits, ``(batch, num_labels)``.
 
         Args:
-            hidden: ``(batch, seq, hidden_size)``.
+            hidden: ``(batch, hidden_size)``, the first token of each row.
         """
         # Published heads use the model's own activation here, not tanh as BERT's pooler.
-        first = self.activation(self.dense(self.dropout(hidden[:, 0])))
+        first = self.activation(self.dense(self.dropout(hidden)))
         logits: Tensor = self.out_proj(self.dropout(first))
         return logits
 
@@ -335,6 +322,10 @@ class RoFormerForSequenceClassification(RoFormerPreTrainedModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_dict: bool | None = None,
+        cu_seq_lens_q: Tensor | None = None,
+        cu_seq_lens_k: Tensor | None = None,
+        max_length_q: int | None = None,
+        max_length_k: int | None = None,
     ) -> SequenceClassifierOutput | tuple[Tensor, ...]:
         """Score rows and compute the loss.
 
@@ -346,14 +337,20 @@ class RoFormerForSequenceClassification(RoFormerPreTrainedModel):
             document_ids: As there.
             inputs_embeds: As there.
             labels: ``(batch,)`` integers for classes; ``(batch,)`` or ``(batch, num_labels)`` real
-                numbers for regression and for several labels at once. ``config.problem_type``
-                decides; if it is None it is set from the labels, as in transformers.
+                numbers for regression and for several labels at once; a packed sequence counts as
+                a row. ``config.problem_type`` decides; if it is None it is set from the labels,
+                as in transformers.
             output_attentions: As there.
             output_hidden_states: As there.
             return_dict: As there.
+            cu_seq_lens_q: As there.
+            cu_seq_lens_k: As there.
+            max_length_q: As there.
+            max_length_k: As there.
 
         Returns:
-            ``logits`` ``(batch, num_labels)``; with labels also ``loss``.
+            ``logits`` ``(batch, num_labels)``, one row for each packed sequence; with labels also
+            ``loss``.
 
         Raises:
             ShapeError: ``labels`` or another input has a shape, dtype or value that does not fit.
@@ -369,8 +366,13 @@ class RoFormerForSequenceClassification(RoFormerPreTrainedModel):
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
             return_dict=True,
+            cu_seq_lens_q=cu_seq_lens_q,
+            cu_seq_lens_k=cu_seq_lens_k,
+            max_length_q=max_length_q,
+            max_length_k=max_length_k,
         )
-        logits = self.classifier(outputs.last_hidden_state)
+        first = first_tokens(outputs.last_hidden_state, attention_mask, cu_seq_lens_q)
+        logits = self.classifier(first)
         loss: Any = None
         if labels is not None:
             class_labels(self.config, labels, logits.shape[0])

@@ -104,13 +104,13 @@ def _shaped(name: str, value: Tensor, shape: tuple[int, ...]) -> None:
         raise ShapeError(f"{name} must be {shape}; got {tuple(value.shape)}")
 
 
-def visible_keys(
+def checked_masks(
     attention_mask: Tensor | None, document_ids: Tensor | None, shape: tuple[int, int]
-) -> Tensor | None:
-    """Return which keys each query may see.
+) -> tuple[Tensor | None, Tensor | None]:
+    """Check what hides tokens from each other, and drop what hides nothing.
 
-    The fused kernels are fastest without a mask, so one that hides nothing is dropped; while a
-    graph is traced its values cannot be read and it stays.
+    The fused kernels are fastest without a mask; while a graph is traced its values cannot be
+    read and it stays.
 
     Args:
         attention_mask: ``(batch, seq)``, 1 for real tokens, 0 for padding, or None.
@@ -118,7 +118,7 @@ def visible_keys(
         shape: (batch, seq).
 
     Returns:
-        ``(batch, 1, 1 or seq, seq)`` bool, True where the query may look; None for everywhere.
+        The two, each None where it hides nothing.
 
     Raises:
         ShapeError: Shapes do not fit, or the mask holds something else than zeros and ones.
@@ -126,22 +126,36 @@ def visible_keys(
     for name, given in (("attention_mask", attention_mask), ("document_ids", document_ids)):
         if given is not None:
             _shaped(name, given, shape)
+    if attention_mask is not None and readable(attention_mask):
+        real = attention_mask == 1
+        if real.all():
+            attention_mask = None
+        elif not (real | (attention_mask == 0)).all():
+            raise ShapeError(
+                "attention_mask must hold 1 for real tokens and 0 for padding only; got values "
+                f"from {attention_mask.min()} to {attention_mask.max()}; number documents with "
+                "document_ids"
+            )
+    if document_ids is not None and readable(document_ids):
+        several = bool((document_ids != document_ids[:, :1]).any())
+        document_ids = document_ids if several else None
+    return attention_mask, document_ids
+
+
+def visible_keys(attention_mask: Tensor | None, document_ids: Tensor | None) -> Tensor | None:
+    """Return which keys each query may see.
+
+    Args:
+        attention_mask: From :func:`checked_masks`.
+        document_ids: From there too.
+
+    Returns:
+        ``(batch, 1, 1 or seq, seq)`` bool, True where the query may look; None for everywhere.
+    """
     mask: Tensor | None = None
     if attention_mask is not None:
-        real = attention_mask == 1
-        if not readable(real):
-            mask = real[:, None, None, :]
-        elif not real.all():
-            if not (real | (attention_mask == 0)).all():
-                raise ShapeError(
-                    "attention_mask must hold 1 for real tokens and 0 for padding only; got values "
-                    f"from {attention_mask.min()} to {attention_mask.max()}; number documents with "
-                    "document_ids"
-                )
-            mask = real[:, None, None, :]
+        mask = (attention_mask == 1)[:, None, None, :]
     if document_ids is not None:
-        if readable(document_ids) and bool((document_ids == document_ids[:, :1]).all()):
-            return mask
         together = document_ids[:, None, :, None] == document_ids[:, None, None, :]
         mask = together if mask is None else mask & together
     return mask

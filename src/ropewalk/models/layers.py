@@ -1,7 +1,8 @@
 """The parts of a RoFormer encoder, under the parameter names of transformers.
 
-Layers are post-norm, as in BERT. Module attributes are parameter names of published checkpoints
-(``attention.self.query``, ``output.LayerNorm``), so they keep their spelling.
+Layers are post-norm, as in BERT, unless the config asks for pre-norm. Module attributes are
+parameter names of published checkpoints (``attention.self.query``, ``output.LayerNorm``), so they
+keep their spelling; those of pre-norm are as in RobertaPreLayerNorm.
 """
 
 from __future__ import annotations
@@ -15,13 +16,30 @@ from torch import Tensor, nn
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from ropewalk.attention import softmax_attention
+from ropewalk.attention import (
+    packed_softmax_attention,
+    softmax_attention,
+    window_mask,
+    windowed_attention,
+)
+from ropewalk.models.layer_options import SLIDING, layer_kinds
+from ropewalk.models.packing import PackedSequences
 from ropewalk.rotary import RotaryEmbedding, RotaryTable
 from ropewalk.rotary.apply import arithmetic_dtype
 from ropewalk.spec import RopeSpec
 
 if TYPE_CHECKING:
     from ropewalk.models.config import RopewalkRoFormerConfig
+
+
+def layer_norm(config: RopewalkRoFormerConfig, width: int) -> nn.LayerNorm:
+    """Return a layer norm as the config wants it.
+
+    Args:
+        config: The model's configuration.
+        width: What is normalised.
+    """
+    return nn.LayerNorm(width, eps=config.layer_norm_eps, bias=config.norm_bias)
 
 
 class RoFormerEmbeddings(nn.Module):
@@ -51,7 +69,7 @@ class RoFormerEmbeddings(nn.Module):
             # Waves of amplitude 1 have a root mean square of 1 / sqrt(2).
             self.amplitude = math.sqrt(2.0) * config.initializer_range
         self.position_encoding = config.position_encoding
-        self.LayerNorm = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.LayerNorm = layer_norm(config, width)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(
@@ -109,48 +127,74 @@ def sinusoids(
 
 
 class RoFormerSelfAttention(nn.Module):
-    """Attend over rotated queries and keys.
+    """Attend over rotated queries and keys, of the whole row or of a window.
 
     Args:
         config: The model's configuration.
+        kind: Type of the layer.
     """
 
-    def __init__(self, config: RopewalkRoFormerConfig) -> None:
+    def __init__(self, config: RopewalkRoFormerConfig, kind: str) -> None:
         super().__init__()
         # Both sizes, since an empty batch does not tell one from the other.
         self.heads = (config.num_attention_heads, config.head_dim)
-        self.query = nn.Linear(config.hidden_size, config.hidden_size)
-        self.key = nn.Linear(config.hidden_size, config.hidden_size)
-        self.value = nn.Linear(config.hidden_size, config.hidden_size)
+        width, bias = config.hidden_size, config.attention_bias
+        self.query = nn.Linear(width, width, bias=bias)
+        self.key = nn.Linear(width, width, bias=bias)
+        self.value = nn.Linear(width, width, bias=bias)
         self.dropout_p = float(config.attention_probs_dropout_prob)
         self.rotary_value = config.rotary_value
-        spec = config.rope_spec
+        spec = config.rope_specs[kind]
         self.rope = None if spec is None else RotaryEmbedding(spec)
+        self.window = config.sliding_window if kind == SLIDING else None
 
     def forward(
-        self, hidden: Tensor, table: RotaryTable | None, mask: Tensor | None, explicit: bool
+        self,
+        hidden: Tensor,
+        table: RotaryTable | None,
+        mask: Tensor | PackedSequences | None,
+        explicit: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """Return the attended values and, if ``explicit``, the attention weights.
 
         Args:
-            hidden: ``(batch, seq, hidden_size)``.
+            hidden: ``(batch, seq, hidden_size)``; one row for packed sequences.
             table: cos and sin of the positions; None where nothing is rotated.
-            mask: Broadcastable to ``(batch, heads, seq, seq)``, bool, True where a query may look.
-            explicit: Spell the softmax out instead of calling the fused kernel.
+            mask: Broadcastable to ``(batch, heads, seq, seq)``, bool, True where a query may look;
+                or the packed sequences that the tokens form, each of which sees only itself.
+            explicit: Spell the softmax out instead of calling the fused kernel; not when packed.
         """
         heads = (*hidden.shape[:-1], *self.heads)
-        # (batch, heads, seq, head_dim)
-        query = self.query(hidden).view(heads).transpose(1, 2)
-        key = self.key(hidden).view(heads).transpose(1, 2)
-        value = self.value(hidden).view(heads).transpose(1, 2)
+        # (batch, seq, heads, head_dim)
+        query = self.query(hidden).view(heads)
+        key = self.key(hidden).view(heads)
+        value = self.value(hidden).view(heads)
         if self.rope is not None:
-            query, key = self.rope(query, key, table=table)
+            query, key = self.rope(query, key, table=table, seq_dim=-3)
             if self.rotary_value:
-                value = self.rope.rotate(value, table=table)
+                value = self.rope.rotate(value, table=table, seq_dim=-3)
         dropout_p = self.dropout_p if self.training else 0.0
         weights: Tensor | None = None
+        if isinstance(mask, PackedSequences):
+            packed = packed_softmax_attention(
+                query[0],
+                key[0],
+                value[0],
+                cu_seqlens=mask.cu_seqlens,
+                max_length=mask.max_length,
+                window=self.window,
+                dropout_p=dropout_p,
+            )
+            return packed.flatten(1)[None], None
+        query, key, value = (x.transpose(1, 2) for x in (query, key, value))
         if explicit:
+            if self.window is not None:
+                mask = window_mask(query, self.window, mask)
             context, weights = explicit_attention(query, key, value, mask, dropout_p)
+        elif self.window is not None:
+            context = windowed_attention(
+                query, key, value, window=self.window, attn_mask=mask, dropout_p=dropout_p
+            )
         else:
             context = softmax_attention(query, key, value, attn_mask=mask, dropout_p=dropout_p)
         return context.transpose(1, 2).flatten(2), weights
@@ -182,29 +226,35 @@ def explicit_attention(
     return weights @ value, weights
 
 
+class SummedLinear(nn.Linear):
+    """A projection whose results are added up over the layers; its fresh weights are smaller."""
+
+
 class RoFormerResidual(nn.Module):
-    """Project, add the input of the sublayer, and normalise.
+    """Project, add the input of the sublayer, and normalise unless the config says pre-norm.
 
     Args:
         config: The model's configuration.
         width: Width of what is projected to ``hidden_size``.
+        bias: Whether the projection has a bias.
     """
 
-    def __init__(self, config: RopewalkRoFormerConfig, width: int) -> None:
+    def __init__(self, config: RopewalkRoFormerConfig, width: int, *, bias: bool) -> None:
         super().__init__()
-        self.dense = nn.Linear(width, config.hidden_size)
-        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        linear = SummedLinear if config.pre_norm else nn.Linear
+        self.dense = linear(width, config.hidden_size, bias=bias)
+        self.LayerNorm = None if config.pre_norm else layer_norm(config, config.hidden_size)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, update: Tensor, residual: Tensor) -> Tensor:
-        """Return ``LayerNorm(residual + dropout(dense(update)))``.
+        """Return ``LayerNorm(residual + dropout(dense(update)))``, or what pre-norm leaves of it.
 
         Args:
             update: ``(batch, seq, width)``.
             residual: ``(batch, seq, hidden_size)``.
         """
-        normed: Tensor = self.LayerNorm(self.dropout(self.dense(update)) + residual)
-        return normed
+        total: Tensor = self.dropout(self.dense(update)) + residual
+        return total if self.LayerNorm is None else self.LayerNorm(total)
 
 
 class RoFormerAttention(nn.Module):
@@ -212,15 +262,24 @@ class RoFormerAttention(nn.Module):
 
     Args:
         config: The model's configuration.
+        index: Number of the layer, from 0.
     """
 
-    def __init__(self, config: RopewalkRoFormerConfig) -> None:
+    def __init__(self, config: RopewalkRoFormerConfig, index: int) -> None:
         super().__init__()
-        self.self = RoFormerSelfAttention(config)
-        self.output = RoFormerResidual(config, config.hidden_size)
+        # What the embeddings give has just been normalised, unless it was projected since.
+        normed = index == 0 and config.embedding_size == config.hidden_size
+        pre_norm = config.pre_norm and not normed
+        self.LayerNorm = layer_norm(config, config.hidden_size) if pre_norm else None
+        self.self = RoFormerSelfAttention(config, layer_kinds(config)[index])
+        self.output = RoFormerResidual(config, config.hidden_size, bias=config.attention_bias)
 
     def forward(
-        self, hidden: Tensor, table: RotaryTable | None, mask: Tensor | None, explicit: bool
+        self,
+        hidden: Tensor,
+        table: RotaryTable | None,
+        mask: Tensor | PackedSequences | None,
+        explicit: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """Return the sublayer's output and, if ``explicit``, the attention weights.
 
@@ -230,21 +289,29 @@ class RoFormerAttention(nn.Module):
             mask: As in :class:`RoFormerSelfAttention`.
             explicit: As in :class:`RoFormerSelfAttention`.
         """
-        context, weights = self.self(hidden, table, mask, explicit)
+        inner = hidden if self.LayerNorm is None else self.LayerNorm(hidden)
+        context, weights = self.self(inner, table, mask, explicit)
         return self.output(context, hidden), weights
 
 
 class RoFormerIntermediate(nn.Module):
-    """Widen and apply the activation.
+    """Widen and apply the activation; a gated one multiplies with a second projection.
 
     Args:
         config: The model's configuration.
+
+    References:
+        Shazeer, 2020, arXiv:2002.05202, equation 5.
     """
 
     def __init__(self, config: RopewalkRoFormerConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.LayerNorm = layer_norm(config, config.hidden_size) if config.pre_norm else None
+        # Both projections are one matrix, that of the activation first, as in ModernBERT's Wi.
+        width = config.intermediate_size * (2 if config.gated_mlp else 1)
+        self.dense = nn.Linear(config.hidden_size, width, bias=config.mlp_bias)
         self.activation = ACT2FN[config.hidden_act]
+        self.gated = config.gated_mlp
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return ``(batch, seq, intermediate_size)``.
@@ -252,8 +319,13 @@ class RoFormerIntermediate(nn.Module):
         Args:
             hidden: ``(batch, seq, hidden_size)``.
         """
-        activated: Tensor = self.activation(self.dense(hidden))
-        return activated
+        if self.LayerNorm is not None:
+            hidden = self.LayerNorm(hidden)
+        wide: Tensor = self.dense(hidden)
+        if self.gated:
+            wide, gate = wide.chunk(2, dim=-1)
+            return self.activation(wide) * gate  # type: ignore[no-any-return]
+        return self.activation(wide)  # type: ignore[no-any-return]
 
 
 class RoFormerLayer(GradientCheckpointingLayer):
@@ -261,17 +333,23 @@ class RoFormerLayer(GradientCheckpointingLayer):
 
     Args:
         config: The model's configuration.
+        index: Number of the layer, from 0.
     """
 
-    def __init__(self, config: RopewalkRoFormerConfig) -> None:
+    def __init__(self, config: RopewalkRoFormerConfig, index: int) -> None:
         super().__init__()
-        self.attention = RoFormerAttention(config)
+        self.kind = layer_kinds(config)[index]
+        self.attention = RoFormerAttention(config, index)
         self.intermediate = RoFormerIntermediate(config)
-        self.output = RoFormerResidual(config, config.intermediate_size)
+        self.output = RoFormerResidual(config, config.intermediate_size, bias=config.mlp_bias)
         self.chunk_size = config.chunk_size_feed_forward
 
     def forward(
-        self, hidden: Tensor, table: RotaryTable | None, mask: Tensor | None, explicit: bool
+        self,
+        hidden: Tensor,
+        table: RotaryTable | None,
+        mask: Tensor | PackedSequences | None,
+        explicit: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """Return the next hidden states and, if ``explicit``, the attention weights.
 

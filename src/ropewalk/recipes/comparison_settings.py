@@ -11,6 +11,7 @@ from ropewalk.data.batching import LONGEST_PIECE, SMALLEST_PIECE
 from ropewalk.data.files import given_path
 from ropewalk.errors import ConfigError
 from ropewalk.models import POSITION_ENCODINGS
+from ropewalk.models.layer_options import is_per_layer_type
 from ropewalk.recipes.fill_mask import MASK
 from ropewalk.recipes.inputs import DataSettings
 from ropewalk.recipes.pretrain_settings import ModelSettings
@@ -179,6 +180,11 @@ class ComparisonSettings:
         if self.training.seed:
             raise ConfigError(
                 f"training.seed has no effect in a comparison; got {self.training.seed}; give seeds"
+            )
+        if is_per_layer_type(self.model.rope_parameters):
+            raise ConfigError(
+                "model.rope_parameters must be one rotation for all layers in a comparison, which "
+                f"draws and scales it; got {self.model.rope_parameters!r:.120}"
             )
         kind = (self.model.rope_parameters or {}).get("rope_type", "default")
         if kind != "default" and set(self.eval_scaling) - {"none"} and self.eval_lengths:

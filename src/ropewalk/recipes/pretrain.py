@@ -21,6 +21,7 @@ from ropewalk._version import __version__
 from ropewalk.analysis.measures import MaskedLMScore
 from ropewalk.data.files import find_files, given_path
 from ropewalk.models import RoFormerForMaskedLM
+from ropewalk.recipes.allocator import keep_large_blocks
 from ropewalk.recipes.callbacks import plain_console
 from ropewalk.recipes.checkpointing import save_model
 from ropewalk.recipes.estimate import estimate
@@ -115,6 +116,7 @@ def pretrain(
         DataError: The text is missing, unreadable or too short.
         CheckpointError: Results cannot be written, or a checkpoint cannot be read.
     """
+    keep_large_blocks()
     given = arguments(settings.training, Path(settings.output), settings.device)
     ours = given.process_index == 0
     # What cannot be built is refused before a long text is read.

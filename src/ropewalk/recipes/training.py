@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ropewalk.data.files import given_path
 from ropewalk.errors import CheckpointError, ConfigError
+from ropewalk.recipes.allocator import keep_large_blocks
 from ropewalk.recipes.callbacks import (
     Pace,
     Show,
@@ -179,7 +180,9 @@ def train(
     ``s * batch_size`` and on. On a CPU with a fixed number of threads a resumed run equals an
     uninterrupted one bit for bit.
 
-    Under ``torchrun`` every process calls this with the same arguments.
+    Under ``torchrun`` every process calls this with the same arguments. On Linux the memory of
+    large temporaries stays with the process from then on, unless the environment variable
+    ``ROPEWALK_ALLOCATOR`` is "system"; see `ropewalk.recipes.allocator.keep_large_blocks`.
 
     Args:
         model: The model; it is moved to the device and trained.
@@ -206,6 +209,7 @@ def train(
         KeyboardInterrupt: Ctrl-C; a checkpoint of the last complete step is written first.
     """
     choice("device", device, DEVICES)
+    keep_large_blocks()
     with ExitStack() as stack:
         stack.enter_context(without_bars())
         target = None if folder is None else given_path("folder", folder)

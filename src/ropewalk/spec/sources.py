@@ -200,7 +200,7 @@ def tower_of(config: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
             return _of_gguf(name, config)
         known = _known(name, config)
         if known is not None and (inner is None or _has_width(known, config)):
-            return FAMILIES[known], dict(config)
+            return _by_layer_type(known, FAMILIES[known], config), dict(config)
         if inner is None:
             raise UnknownModelError(
                 f"model_type must be one of the {len(FAMILIES)} with rotary embeddings that are "
@@ -211,6 +211,15 @@ def tower_of(config: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
             below["model_type"] = _ALIASES.get(name, f"{name}_text")
         config = below
     raise UnknownModelError(f"configs must nest at most {_DEEPEST} deep; got more in {_TEXT[0]!r}")
+
+
+def _by_layer_type(name: str, family: Family, config: Mapping[str, Any]) -> Family:
+    """Return how a RoFormer of ropewalk is read, whose layer types may turn differently."""
+    given = config.get("rope_parameters")
+    if name != "ropewalk_roformer" or not isinstance(given, Mapping):
+        return family
+    bases = {label: 1e4 for label in ("full_attention", "sliding_attention") if label in given}
+    return replace(family, theta=bases) if bases else family
 
 
 def usual_family(layout: PairLayout, config: Mapping[str, Any]) -> Family:
