@@ -20,7 +20,7 @@ def model():
     return tiny_model("llama", num_hidden_layers=2)
 
 
-def refused(model, match):
+def assert_refused(model, match):
     before = {name: (type(m), sorted(vars(m))) for name, m in model.named_modules()}
     with pytest.raises(rw.ConfigError, match=match) as error:
         attach(model)
@@ -29,8 +29,8 @@ def refused(model, match):
 
 
 def test_models_without_a_rotary_module():
-    refused(tiny_model("gpt2"), "must have a rotary module.*GPT2LMHeadModel")
-    refused(nn.Linear(2, 2), "must have a rotary module.*Linear")
+    assert_refused(tiny_model("gpt2"), "must have a rotary module.*GPT2LMHeadModel")
+    assert_refused(nn.Linear(2, 2), "must have a rotary module.*Linear")
 
 
 def test_what_is_no_module():
@@ -45,49 +45,49 @@ def test_an_unknown_precision(model):
 
 def test_dynamic_frequencies():
     model = tiny_model("llama", rope_parameters=DYNAMIC)
-    refused(model, r"model\.rotary_emb \(LlamaRotaryEmbedding\).*earlier calls.*yarn")
+    assert_refused(model, r"model\.rotary_emb \(LlamaRotaryEmbedding\).*earlier calls.*yarn")
 
 
 def test_a_config_that_no_spec_describes(model):
     model.config.rope_parameters["rope_type"] = "spiral"
-    refused(model, r"model\.rotary_emb.*spiral")
+    assert_refused(model, r"model\.rotary_emb.*spiral")
 
 
 def test_frequencies_that_a_cast_has_rounded(model):
     model.to(torch.bfloat16)
-    refused(model, r"rotary_emb.*radians per position.*torch.bfloat16.*from_pretrained")
+    assert_refused(model, r"rotary_emb.*radians per position.*torch.bfloat16.*from_pretrained")
 
 
 def test_frequencies_that_were_changed_by_hand(model):
     model.model.rotary_emb.inv_freq[5] *= 1.001
-    refused(model, r"rotary_emb.*turns pair 5 by")
+    assert_refused(model, r"rotary_emb.*turns pair 5 by")
 
 
 def test_an_amplitude_that_was_changed_by_hand(model):
     model.model.rotary_emb.attention_scaling = 1.01
-    refused(model, r"layers\.0\.self_attn.*otherwise than its config says")
+    assert_refused(model, r"layers\.0\.self_attn.*otherwise than its config says")
 
 
 def test_a_config_that_was_changed_after_the_model_was_built(model):
     model.config.rope_parameters["rope_theta"] = 20_000.0
-    refused(model, r"rotary_emb.*turns pair 1 by")
+    assert_refused(model, r"rotary_emb.*turns pair 1 by")
 
 
 def test_models_on_the_meta_device():
     model = tiny_model("llama").to("meta")
-    refused(model, "rotary_emb.*meta device; load the weights first")
+    assert_refused(model, "rotary_emb.*meta device; load the weights first")
 
 
 def test_hooks_on_the_rotary_module(model):
     model.model.rotary_emb.register_forward_hook(lambda *_: None)
-    refused(model, r"rotary_emb.*has forward hooks")
+    assert_refused(model, r"rotary_emb.*has forward hooks")
 
 
 @pytest.mark.parametrize("name", ["model.rotary_emb", "model.layers.1.self_attn"])
 def test_modules_whose_forward_was_replaced(model, name):
     module = model.get_submodule(name)
     module.forward = module.forward
-    refused(model, rf"{name}.*forward of its own.*before it is dispatched")
+    assert_refused(model, rf"{name}.*forward of its own.*before it is dispatched")
 
 
 def test_an_attached_module_whose_forward_was_replaced_is_not_detached(model):
@@ -143,12 +143,12 @@ class OwnRotaryTable(LlamaRotaryEmbedding):
 )
 def test_attention_layers_that_do_more_than_rotate(model, cls, match):
     model.model.layers[1].self_attn.__class__ = cls
-    refused(model, match)
+    assert_refused(model, match)
 
 
 def test_rotary_classes_that_are_called_otherwise(model):
     model.model.rotary_emb.__class__ = OwnRotaryTable
-    refused(model, r"rotary_emb \(OwnRotaryTable\) is called otherwise")
+    assert_refused(model, r"rotary_emb \(OwnRotaryTable\) is called otherwise")
 
 
 def test_methods_that_something_else_has_wrapped(model, monkeypatch):
@@ -165,7 +165,7 @@ def test_methods_that_something_else_has_wrapped(model, monkeypatch):
 
     Wrapped.forward = outer
     model.model.layers[0].self_attn.__class__ = Wrapped
-    refused(model, r"Wrapped\.forward is wrapped by something")
+    assert_refused(model, r"Wrapped\.forward is wrapped by something")
 
 
 def test_methods_without_a_source(model):
@@ -174,21 +174,23 @@ def test_methods_without_a_source(model):
     exec(text + "    return apply_rotary_pos_emb(x, x, cos, sin)\n", space)
     cls = type("NoSource", (LlamaAttention,), {"forward": space["forward"], "__module__": "m"})
     model.model.layers[0].self_attn.__class__ = cls
-    refused(model, r"NoSource\.forward has no source|NoSource\.forward has a source that is not")
+    assert_refused(
+        model, r"NoSource\.forward has no source|NoSource\.forward has a source that is not"
+    )
 
 
 def test_layers_with_an_index_that_tells_no_rotation():
     model = tiny_model("gemma3_text")
     model.model.layers[2].self_attn.layer_idx = None
-    refused(model, r"layers\.2\.self_attn \(Gemma3Attention\) has layer_idx=None")
+    assert_refused(model, r"layers\.2\.self_attn \(Gemma3Attention\) has layer_idx=None")
 
 
 def test_sparse_attention_with_an_indexer():
-    refused(tiny_model("hy_v4"), "indexer of sparse attention")
+    assert_refused(tiny_model("hy_v4"), "indexer of sparse attention")
 
 
 def test_the_rotations_of_roformer():
-    refused(tiny_model("roformer", is_decoder=True), r"RoFormerSelfAttention")
+    assert_refused(tiny_model("roformer", is_decoder=True), r"RoFormerSelfAttention")
 
 
 def test_a_failure_half_way_leaves_nothing_attached(model, monkeypatch):

@@ -30,7 +30,7 @@ def whole(run_job, tmp_path_factory):
     return run_job({"folder": str(folder), "settings": SETTINGS})
 
 
-def same(a, b):
+def assert_same(a, b):
     """Compare all but the time taken, bit for bit: JSON keeps every digit of a float."""
     strip = [{k: v for k, v in x["result"].items() if k != "seconds"} for x in (a, b)]
     assert strip[0] == strip[1]
@@ -55,7 +55,7 @@ def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(
     found = (tmp_path / "run").glob("checkpoints/checkpoint-*")
     assert sorted(int(path.name.split("-")[1]) for path in found) == checkpoints
     resumed = run_job(job | {"resume": True})
-    same(resumed, whole)
+    assert_same(resumed, whole)
     left = [path.name for path in (tmp_path / "run").rglob("*.partial")]
     assert left == []
 
@@ -65,7 +65,7 @@ def test_a_run_may_be_killed_more_than_once(run_job, whole, tmp_path):
     for step in (3, 6, 17):  # the first time before any checkpoint
         resume = {"resume": True, "kill": ["step", step]}
         assert run_job(job | resume) == {"signal": signal.SIGKILL}
-    same(run_job(job | {"resume": True}), whole)
+    assert_same(run_job(job | {"resume": True}), whole)
 
 
 def test_a_torn_checkpoint_is_passed_over(run_job, whole, tmp_path):
@@ -73,12 +73,12 @@ def test_a_torn_checkpoint_is_passed_over(run_job, whole, tmp_path):
     run_job(job | {"kill": ["step", 14]})
     weights = tmp_path / "run" / "checkpoints" / "checkpoint-12" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-9])
-    same(run_job(job | {"resume": True}), whole)
+    assert_same(run_job(job | {"resume": True}), whole)
 
 
 def test_workers_read_what_the_training_process_reads(run_job, whole, tmp_path):
     settings = SETTINGS | {"workers": 1}
-    same(run_job({"folder": str(tmp_path / "run"), "settings": settings}), whole)
+    assert_same(run_job({"folder": str(tmp_path / "run"), "settings": settings}), whole)
 
 
 def test_a_limit_on_file_sizes_keeps_the_older_checkpoints(run_job, tmp_path):

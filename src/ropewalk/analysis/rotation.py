@@ -210,8 +210,7 @@ def unscaled(spec: RopeSpec) -> RopeSpec:
 
 def _frequencies(spec: RopeSpec, seq_len: int | None) -> NDArray[np.float64]:
     """Return radians per position, where inv_freq has radians per scaled position."""
-    blocks = spec.blocks or (spec,)
-    return np.concatenate([b.inv_freq(seq_len) * b.position_scale for b in blocks])
+    return np.concatenate([b.inv_freq(seq_len) * b.position_scale for b in spec.parts])
 
 
 def _mean_partial_sum(

@@ -29,7 +29,16 @@ def readable(tensor: Tensor) -> bool:
     return not (is_tracing(tensor) or tensor.is_meta)
 
 
-def _tensor(name: str, value: object) -> None:
+def check_tensor(name: str, value: object) -> None:
+    """Refuse what is no tensor.
+
+    Args:
+        name: The argument.
+        value: What was given.
+
+    Raises:
+        ShapeError: It is something else.
+    """
     if not isinstance(value, Tensor):
         raise ShapeError(f"{name} must be a torch tensor; got a {type(value).__name__}")
 
@@ -82,7 +91,7 @@ def rows(
     else:
         given = "neither" if input_ids is None else "both"
         raise ConfigError(f"exactly one of input_ids and inputs_embeds must be given; got {given}")
-    _tensor(name, tokens)
+    check_tensor(name, tokens)
     if tokens.ndim != expected.count(",") + 1:
         raise ShapeError(f"{name} must be {expected}; got {tuple(tokens.shape)}")
     if tokens.shape[1] == 0:
@@ -99,7 +108,7 @@ def rows(
 
 
 def _shaped(name: str, value: Tensor, shape: tuple[int, ...]) -> None:
-    _tensor(name, value)
+    check_tensor(name, value)
     if tuple(value.shape) != shape:
         raise ShapeError(f"{name} must be {shape}; got {tuple(value.shape)}")
 
@@ -197,7 +206,7 @@ def positions(
         if config.position_encoding == "learned":
             _check_table(0, length - 1, length, config.max_position_embeddings)
         return torch.arange(length, device=device)
-    _tensor("position_ids", position_ids)
+    check_tensor("position_ids", position_ids)
     if tuple(position_ids.shape) not in ((length,), (1, length), shape):
         raise ShapeError(
             f"position_ids must be ({length},) or {shape}; got {tuple(position_ids.shape)}"
@@ -312,7 +321,7 @@ def class_labels(config: RopewalkRoFormerConfig, labels: Tensor, batch: int) -> 
     Raises:
         ShapeError: Shape or dtype is not that of the loss, or there is no such class.
     """
-    _tensor("labels", labels)
+    check_tensor("labels", labels)
     assert config.num_labels is not None
     size = config.num_labels
     kind = config.problem_type

@@ -27,7 +27,7 @@ OWN_FIELDS: dict[str, Any] = {
 }
 """Fields of today's encoders, with the values that make a RoFormer of the paper."""
 
-_FLAGS = ("pre_norm", "gated_mlp", "attention_bias", "mlp_bias", "norm_bias", "classifier_bias")
+_FLAGS = tuple(name for name, usual in OWN_FIELDS.items() if isinstance(usual, bool))
 _PLAIN = {"rope_type": "default", "rope_theta": 10_000.0}
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ropewalk.attention.packed import sequence_lengths
 from ropewalk.errors import ConfigError, ShapeError
-from ropewalk.models.inputs import readable
+from ropewalk.models.inputs import check_tensor, readable
 from ropewalk.rotary import positions_from_cu_seqlens
 
 if TYPE_CHECKING:
@@ -222,10 +222,7 @@ def packed_input(
         raise ShapeError(
             f"a batch with cu_seq_lens_q must be one row of packed tokens; got {shape[0]} rows"
         )
-    if not isinstance(cu_seq_lens_q, Tensor):
-        raise ShapeError(
-            f"cu_seq_lens_q must be a torch tensor; got a {type(cu_seq_lens_q).__name__}"
-        )
+    check_tensor("cu_seq_lens_q", cu_seq_lens_q)
     if readable(cu_seq_lens_q) and cu_seq_lens_q.device.type == "cpu":
         if 0 in sequence_lengths(cu_seq_lens_q, shape[1]):
             raise ShapeError(

@@ -217,7 +217,7 @@ class RotaryEmbedding(nn.Module):
         tensors(x=x)
         dtype = arithmetic_dtype(x.dtype)
         cos, sin = self._one_table(dtype, position_ids, table, seq_len, role)
-        if all(block.scaling is None or block.scaling.keeps_norms for block in self._blocks()):
+        if all(block.scaling is None or block.scaling.keeps_norms for block in self.spec.parts):
             back = RotaryTable(cos, -sin)
         else:  # the table knows its amplitude, whichever rule and length it comes from
             wide = widest_dtype(cos.device)
@@ -320,7 +320,7 @@ class RotaryEmbedding(nn.Module):
                 "xPos; got None"
             )
         rows = row_lengths(seq_len, self.spec, position_ids)
-        parts = [self._block_table(block, position_ids, rows, role) for block in self._blocks()]
+        parts = [self._block_table(block, position_ids, rows, role) for block in self.spec.parts]
         table = joined(parts, position_ids.device, dtype)
         if self.spec.has_roles:
             check_finite(table)
@@ -341,9 +341,6 @@ class RotaryEmbedding(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_on_device": {}}
-
-    def _blocks(self) -> tuple[RopeSpec, ...]:
-        return self.spec.blocks or (self.spec,)
 
     def _one_table(
         self,

@@ -149,11 +149,11 @@ def turn_both(
         ShapeError: Shapes or dtypes do not fit together.
         ConfigError: Gradients are recorded.
     """
-    for x, to, turns in ((q, out[0], turns_q), (k, out[1], turns_k)):
-        check_out(x, to)
-        for turn in turns:
-            check_turn(x, turn, seq_dim)
     if out[0] is q and out[1] is k and apart(q, k):
+        for x, turns in ((q, turns_q), (k, turns_k)):
+            check_out(x, x)
+            for turn in turns:
+                check_turn(x, turn, seq_dim)
         return (
             turn_vectors(q, turns_q, seq_dim=seq_dim, out=q),
             turn_vectors(k, turns_k, seq_dim=seq_dim, out=k),
@@ -205,7 +205,7 @@ def _by_native(x: Tensor, turns: Sequence[Turn], seq_dim: int, out: Tensor | Non
     for turn in turns:
         shape = native.geometry(turn.start, turn.source, turn.target)
         operands = (x, target) if result is None else (result, result)
-        result = native.rotate_plain(shape, turn.cos, turn.sin, seq_dim, *operands)
+        result = native.rotate_one(shape, turn.cos, turn.sin, seq_dim, *operands)
         if result is None:
             return None
     if result is None or out is None or result is out:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ropewalk.errors import ConfigError, ShapeError
 from ropewalk.rotary.apply import Turn, check_pair
-from ropewalk.rotary.checks import tensors
+from ropewalk.rotary.checks import readable, tensors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -216,8 +216,7 @@ def check_finite(table: RotaryTable) -> None:
     Raises:
         ConfigError: An entry is not finite, or a pair has become 0.
     """
-    concrete = type(table.cos) is Tensor and not torch.compiler.is_compiling()
-    if not concrete or table.cos.device.type != "cpu" or _transforming():
+    if not readable(table.cos) or table.cos.device.type != "cpu":
         return
     largest = torch.maximum(table.cos.abs(), table.sin.abs())
     smallest = torch.finfo(largest.dtype).tiny
@@ -227,11 +226,6 @@ def check_finite(table: RotaryTable) -> None:
             f"{str(largest.dtype).removeprefix('torch.')}; got positions too far from 0; use a "
             "larger scale_base, or position_offset as a centre"
         )
-
-
-def _transforming() -> bool:
-    """Whether a functorch transform such as vmap is at work, under which no value can be read."""
-    return bool(torch._C._are_functorch_transforms_active())
 
 
 def _scaled_positions(spec: RopeSpec, position_ids: Tensor, dtype: torch.dtype) -> Tensor:
@@ -250,7 +244,7 @@ def geometry(spec: RopeSpec) -> list[tuple[str, int, int]]:
     Args:
         spec: A rotation, with blocks or without.
     """
-    return [(b.output_layout, b.rotary_offset, b.rotary_dim) for b in spec.blocks or (spec,)]
+    return [(b.output_layout, b.rotary_offset, b.rotary_dim) for b in spec.parts]
 
 
 def turns(spec: RopeSpec, x: Tensor, table: RotaryTable, layouts: tuple[str, str]) -> list[Turn]:
@@ -277,7 +271,7 @@ def turns(spec: RopeSpec, x: Tensor, table: RotaryTable, layouts: tuple[str, str
         )
     table = on_mesh_of(x, table)
     column, parts = 0, []
-    for block in spec.blocks or (spec,):
+    for block in spec.parts:
         columns = slice(column, column + block.n_pairs)
         column += block.n_pairs
         cos, sin = table.cos[..., columns], table.sin[..., columns]

@@ -176,7 +176,7 @@ class RopeSpec:
             >>> RopeSpec(2, "half", position_scale=0.5).wavelengths().round(2)
             array([12.57])
         """
-        scale = [np.full(b.n_pairs, b.position_scale) for b in self.blocks or (self,)]
+        scale = [np.full(b.n_pairs, b.position_scale) for b in self.parts]
         return spectrum.wavelengths(self.inv_freq(seq_len) * np.concatenate(scale))
 
     @overload
@@ -282,6 +282,11 @@ class RopeSpec:
         rows.sign = self.direction
         rows.amplitude = self.attention_factor(seq_len)
         return rows
+
+    @property
+    def parts(self) -> tuple[RopeSpec, ...]:
+        """The independent rotations of a head: the blocks, or this one alone."""
+        return self.blocks or (self,)
 
     @property
     def n_pairs(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,8 +81,15 @@ def stream_above(n_bytes: int) -> None:
     _extension.stream_above(n_bytes)
 
 
-def rotate_plain(
-    geometry: Geometry, cos: Tensor, sin: Tensor, seq_dim: int, x: Tensor, out: Tensor | None
+def rotate_one(
+    geometry: Geometry,
+    cos: Tensor,
+    sin: Tensor,
+    seq_dim: int,
+    x: Tensor,
+    out: Tensor | None,
+    *,
+    inside_op: bool = False,
 ) -> Tensor | None:
     """Rotate a plain eager tensor of the CPU; None where the call is anything else.
 
@@ -94,10 +102,11 @@ def rotate_plain(
         seq_dim: Dimension along which positions run.
         x: Vectors.
         out: Where to write; None for new memory.
+        inside_op: Below autograd and every mode, where only memory decides.
     """
     if _extension is None:
         return None
-    result = _extension.rotate(True, geometry, seq_dim, cos, sin, x, out)
+    result = _extension.rotate(not inside_op, geometry, seq_dim, cos, sin, x, out)
     return None if result is None else result[0]
 
 
@@ -111,7 +120,7 @@ def rotate_pair(
     k: Tensor,
     out_k: Tensor | None,
 ) -> tuple[Tensor, Tensor] | None:
-    """Rotate two tensors at once, as :func:`rotate_plain` does one.
+    """Rotate two tensors at once, as :func:`rotate_one` does one.
 
     Args:
         geometry: The rotation.
@@ -129,25 +138,6 @@ def rotate_pair(
         True, geometry, seq_dim, cos, sin, q, out_q, k, out_k
     )
     return result
-
-
-def rotate_inside_op(
-    geometry: Geometry, cos: Tensor, sin: Tensor, seq_dim: int, x: Tensor, out: Tensor | None
-) -> Tensor | None:
-    """Rotate below autograd and modes, where only memory decides; None where that does not fit.
-
-    Args:
-        geometry: The rotation.
-        cos: Half-width cosines, as for ``rotate``.
-        sin: Half-width sines.
-        seq_dim: Dimension along which positions run.
-        x: Vectors.
-        out: Where to write; None for new memory.
-    """
-    if _extension is None:
-        return None
-    result = _extension.rotate(False, geometry, seq_dim, cos, sin, x, out)
-    return None if result is None else result[0]
 
 
 def transforms_at_work() -> bool:
@@ -183,6 +173,8 @@ def _load() -> None:
     if wanted and not (wanted in sets and _native.select(wanted)):
         here = ", ".join(name for name, runs in sets.items() if runs)
         _status = f"native: ROPEWALK_NATIVE must be off or one of {here}; got {wanted!r}"
+        # An import must not fail for it, but nobody shall wonder why rotations are slow.
+        warnings.warn(f"{_status}; plain torch serves", RuntimeWarning, stacklevel=2)
         return
     _native.bind(_asked_of_torch(), str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
     # GNU's OpenMP waits for ever for the threads of a pool that stayed in the parent.

@@ -56,7 +56,7 @@ def rotate_op(
         inverse: Turn the other way.
     """
     shape = native.geometry(start, _layout(source), _layout(target), inverse=inverse)
-    result = native.rotate_inside_op(shape, cos, sin, seq_dim, x, None)
+    result = native.rotate_one(shape, cos, sin, seq_dim, x, None, inside_op=True)
     if result is not None:
         return result
     return _reference(x, cos, sin, seq_dim, start, source, target, inverse)
@@ -86,7 +86,7 @@ def rotate_in_place_op(
         inverse: As there.
     """
     shape = native.geometry(start, _layout(source), _layout(target), inverse=inverse)
-    if native.rotate_inside_op(shape, cos, sin, seq_dim, x, x) is None:
+    if native.rotate_one(shape, cos, sin, seq_dim, x, x, inside_op=True) is None:
         x.copy_(_reference(x, cos, sin, seq_dim, start, source, target, inverse))
 
 

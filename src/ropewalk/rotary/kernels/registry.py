@@ -58,7 +58,9 @@ class use_kernel:  # noqa: N801 - reads as a function, and is a context manager 
         global _chosen
         choice("name", name, _NAMES)
         if name == "native" and not native.loaded():
-            raise ConfigError(f"name must be an available kernel; got 'native'; {native_reason()}")
+            raise ConfigError(
+                f"name must be an available kernel; got 'native'; {native.native_status()}"
+            )
         self._before = _chosen
         _chosen = name
 
@@ -79,11 +81,6 @@ class use_kernel:  # noqa: N801 - reads as a function, and is a context manager 
 def current_kernel() -> Kernel:
     """Return the choice that holds now."""
     return _chosen
-
-
-def native_reason() -> str:
-    """Return why the native kernel serves or does not, in one line."""
-    return native.native_status()
 
 
 def native_chosen() -> bool:
