@@ -15,7 +15,7 @@ from ropewalk.models.config import RopewalkRoFormerConfig
 from ropewalk.models.config_checks import ATTENTION_IMPLEMENTATIONS
 from ropewalk.models.layer_options import SLIDING, layer_kinds
 from ropewalk.models.layers import RoFormerEmbeddings, RoFormerLayer, layer_norm
-from ropewalk.models.packing import PackedSequences, Packing, pack_rows, packed_input
+from ropewalk.models.packing import PackedInput, PackedSequences, Packing, pack_rows, packed_input
 from ropewalk.models.pretrained import RoFormerPreTrainedModel
 from ropewalk.rotary import RotaryEmbedding, RotaryTable
 from ropewalk.rotary.apply import arithmetic_dtype
@@ -220,6 +220,7 @@ class RoFormerModel(RoFormerPreTrainedModel):
             output_attentions = config.output_attentions
         if output_hidden_states is None:
             output_hidden_states = config.output_hidden_states
+        explicit = bool(output_attentions) or implementation == "eager"
         shape, device = inputs.rows(config, input_ids, token_type_ids, inputs_embeds)
         if input_ids is not None and document_ids is None:
             self.warn_if_padding_and_no_attention_mask(  # type: ignore[no-untyped-call]
@@ -238,12 +239,7 @@ class RoFormerModel(RoFormerPreTrainedModel):
             if position_ids is None:
                 position_ids = packed.position_ids(shape[1])
         real, documents = inputs.checked_masks(attention_mask, document_ids, shape)
-        explicit = bool(output_attentions) or implementation == "eager"
-        packing: Packing | None = None
-        if not explicit and self._packs(device, real, documents):
-            packing = packed.packing(shape) if packed else pack_rows(real, documents, shape)
-            if packing is not None and self.encoder.has_windows and not packing.keeps_neighbours():
-                packing = None
+        packing = None if explicit else self._packing(packed, real, documents, shape, device)
         places = inputs.positions(config, position_ids, document_ids, shape, device)
         lengths: int | Tensor | None = None
         if self.encoder.depends_on_length:
@@ -284,13 +280,26 @@ class RoFormerModel(RoFormerPreTrainedModel):
             config.return_dict if return_dict is None else return_dict,
         )
 
-    def _packs(self, device: torch.device, *masks: Tensor | None) -> bool:
-        """Return whether the tokens that masks leave visible are packed."""
-        given = [mask for mask in masks if mask is not None]
-        if not (self.unpads and given and all(map(inputs.readable, given))):
-            return False
+    def _packing(
+        self,
+        packed: PackedInput | None,
+        real: Tensor | None,
+        documents: Tensor | None,
+        shape: tuple[int, int],
+        device: torch.device,
+    ) -> Packing | None:
+        """Return how the tokens that masks leave visible are packed; None where they are not."""
+        masks = [mask for mask in (real, documents) if mask is not None]
+        if not (self.unpads and masks and all(map(inputs.readable, masks))):
+            return None
         dtype = self.dtype
         if torch.is_autocast_enabled(device.type):
             dtype = torch.get_autocast_dtype(device.type)
         dropout_p = self.config.attention_probs_dropout_prob if self.training else 0.0
-        return packing_pays(device, dtype, self.config.head_dim, dropout_p)
+        if not packing_pays(device, dtype, self.config.head_dim, dropout_p):
+            return None
+        packing = packed.packing(shape) if packed else pack_rows(real, documents, shape)
+        # Where packing would bring tokens closer to each other, a window would mean another one.
+        if packing is not None and self.encoder.has_windows and not packing.keeps_neighbours():
+            return None
+        return packing
